@@ -26,7 +26,6 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
 """What the system can wait for in one go: some 292 years."""
 _SHOWN: Final = 200
-"""Characters of a value that a message repeats."""
 _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "passes": ("epochs", "num_epochs", "max_epochs", "repeat"),
     "world_size": ("num_replicas", "num_ranks", "dp_size", "num_shards"),
@@ -43,7 +42,6 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "mask_loss": ("labels", "ignore_index"),
     "timeout": ("wait",),
 }
-"""What other libraries call these."""
 _TAKEN_BY: Final[Mapping[str, str]] = {
     "batch_size": "Batches and PaddedBatches",
     "drop_last": "torch's DataLoader, Batches and PaddedBatches",
@@ -115,7 +113,6 @@ def _seed(value: Any) -> int | None:
 
 
 def _eras(value: Any) -> tuple[int, int | None] | None:
-    """Return the first era and the one after the last; None in a tuple means all."""
     if value is None:
         return 0, None
     is_range = isinstance(value, range) and value.step == 1 and 0 <= value.start < value.stop <= _INT64[-1]
@@ -185,11 +182,7 @@ port_of: Final = _argument(
 
 
 def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) -> int:
-    """Return a whole number from ``least`` to ``most``, as an int, also where it is one of numpy's.
-
-    Raises:
-        InputError: it is something else, such as 4.0 or True.
-    """
+    """Return a whole number, as one of numpy's, as an int; raises InputError for anything else, such as 4.0 or True."""
     number = _int(value)
     if number is None or not least <= number <= most:
         above = number is not None and number > most
@@ -199,11 +192,7 @@ def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) 
 
 
 def schedule_of(name: str, value: Any, place: str = "step", given: str = "a number") -> list[tuple[int, Any]]:
-    """Return what is given from which place on: the value alone is from 0 on.
-
-    Raises:
-        InputError: places do not ascend from 0.
-    """
+    """Return what is given from which place on, a value alone from 0 on; raises InputError where none ascend from 0."""
     if not isinstance(value, list):
         return [(0, value)]
     pairs = [one for one in value if isinstance(one, tuple | list) and len(one) == 2]  # noqa: PLR2004 - a pair
@@ -250,9 +239,7 @@ def instance_of(name: str, value: Any, kind: type[Any], called: str | None = Non
 def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
     """Return the directory of a store, or the folder into which what is read of a bucket comes.
 
-    Raises:
-        InputError: an argument cannot be used.
-        BucketError, StoreError: the bucket holds no such stream, or does not answer; the folder cannot be used.
+    Raises InputError where an argument cannot be used; BucketError, StoreError as `store_folder`.
     """
     most = None if cache_bytes is None else whole("cache_bytes", cache_bytes, 1, "bytes")
     return store_folder(store, stream_name("stream", stream), cache, most)
@@ -318,10 +305,7 @@ def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
 
 
 def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
-    """Return labels of metrics as text; those that are ``taken`` exist already.
-
-    Raises InputError where a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
-    """
+    """Return labels of metrics as text; raises InputError for those that Prometheus has not, or that are ``taken``."""
     found = {}
     for name, value in labels.items():
         # Prometheus keeps those that begin with two underscores for itself.
@@ -337,10 +321,7 @@ def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
 
 
 def naming_unknown(init: Callable[Concatenate[Any, Given], None]) -> Callable[Concatenate[Any, Given], None]:
-    """Let a constructor refuse an argument that it does not have with the one that is meant, or who has it.
-
-    It raises TypeError, as Python does.
-    """
+    """Let a constructor refuse an unknown argument with a TypeError that has the one that is meant, or who has it."""
     known = [*signature(init).parameters][1:]
     placed = [name for name, one in signature(init).parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
 
@@ -383,7 +364,7 @@ class DataRank(NamedTuple):
     def of(cls, rank: Any, world_size: Any) -> Self:
         """Return what is given; where nothing is, what the process group says, or else the environment.
 
-        Raises InputError where one of them alone is given, or the environment does not say which process this is.
+        Raises InputError where only one is given, or the environment does not say which process this is.
         """
         if rank is not None and world_size is not None:
             return cls(rank, world_size)

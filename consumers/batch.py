@@ -40,7 +40,6 @@ class ModelInputs(dict[str, torch.Tensor]):
     _others_on_use: "Callable[[ModelInputs], None] | None" = None
     """The same, for the process that this is sent to."""
     _find_state: Callable[[], dict[str, Any]]
-    """Returns `state`."""
 
     @cached_property
     def state(self) -> dict[str, Any]:
@@ -92,7 +91,6 @@ class ModelInputs(dict[str, torch.Tensor]):
         return made
 
     def _tell_others(self, on_use: "Callable[[Any], None]") -> None:
-        """Have a function called in the process that this is sent to, once, when it is used there."""
         self._others_on_use = on_use
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,17 +130,13 @@ class Leg:
 
     begin: Position
     content: UsedContent
-    """Of the store that the run reads."""
     end: Callable[[], int | None] = lambda: None
     """Says how many samples there are, where a last step takes what is left."""
     told: Mapping[str, Any] = field(default_factory=dict)
     """Other entries of a state."""
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run once all steps up to this one were trained on.
-
-        Raises DamagedError where the eras are damaged, and the run has not read them yet.
-        """
+        """Return the run's state once all steps up to this one were trained on; raises DamagedError for unread eras."""
         return self.content.pin(self.begin.before(step + 1).up_to(self.end())).to_dict() | dict(self.told)
 
 
@@ -154,7 +148,6 @@ class _Carried(NamedTuple):
     state: dict[str, Any]
     loss_weights: npt.NDArray[np.float32]
     pieces: Pieces | None
-    """Of the rows; None: not asked for there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -310,7 +303,7 @@ class Batch:
         return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
     def _make_inputs(self, *, masks: bool, apart: bool) -> None:
-        """Make of the rows what models take that shift their labels themselves: x and the last of y, as both.
+        """Make what models take that shift their labels themselves: x and the last of y, as both.
 
         With ``masks``, first tokens of documents are no labels; with ``apart``, documents do not see each other.
         """
@@ -329,7 +322,6 @@ class Batch:
         self._staged().inputs = made | {"loss_weights": self.loss_weights}
 
     def _inputs(self) -> ModelInputs:
-        """Return what `_make_inputs` made."""
         made = ModelInputs(self._staged().inputs)
         made.step, made.streams, made.loss_weights = self.step, self.streams, made.pop("loss_weights")
         if self._leg is not None:
@@ -337,7 +329,6 @@ class Batch:
         return made
 
     def _documents(self, more: int = 0) -> BatchDocuments:
-        """Return the documents of x, and of ``more`` tokens behind it."""
         if isinstance(self._chunk, _Carried):
             pieces = self._chunk.pieces or self._made_here("documents=True sends them along").pieces(0)
         else:
@@ -346,7 +337,6 @@ class Batch:
         return documents_of(pieces, self.samples.views, x.shape[1], x.device, more=more, sources=self.sources)
 
     def _mask(self) -> None:
-        """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
         self._y().masked_fill_(~self.documents().loss_mask, IGNORED)
 
     def _staged(self) -> Staged:
@@ -368,7 +358,6 @@ class Batch:
         return replace(self, _sent=Staged(self._x().pin_memory(), self._y().pin_memory()))
 
     def _tell_others(self, on_use: Callable[["Batch"], None]) -> None:
-        """Have a function called in the process that this batch is sent to, once, when it is used there."""
         self._others_on_use = on_use
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -416,7 +405,6 @@ def _carried(
     carried: _Carried,
     on_use: Callable[[Batch], None] | None,
 ) -> Batch:
-    """Return a batch that came from another process."""
     x, y = tensors
     sent: Sent = x.numpy() if y is None else Staged(x, y)
     return Batch(sent, step, carried, 0, None, on_use)

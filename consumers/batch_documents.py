@@ -171,7 +171,6 @@ class BatchDocuments:
         return np.arange(len(rows)) - (counts.cumsum() - counts)[rows]
 
     def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return for each token of x what its stretch has."""
         return values.repeat(self._lengths).reshape(self._shape)
 
     def _ordered(self, blocks: npt.NDArray[np.bool_]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -190,7 +189,6 @@ class _Stretches(NamedTuple):
     begins: Numbers
     """Where it begins in x laid end to end."""
     rows: Numbers
-    """Which row it is in."""
     padding: npt.NDArray[np.bool_]
     goes_on: npt.NDArray[np.bool_]
     """Whether the token after its last one in x, the last of y, is of it, too."""

@@ -1,8 +1,8 @@
 """Making the next batches while the loop works.
 
-To copy rows out of a map, widen them and send them to a device takes a hundred microseconds for a batch, which is a
-part of a training step. To look up where the next hundreds of batches are takes milliseconds. A loop whose steps are
-long gets both done by another thread during its steps; a loop that does nothing else is faster without one.
+To copy rows, widen them and send them to a device takes a hundred microseconds for a batch, a part of a training step;
+to look up where the next hundreds are takes milliseconds. A loop whose steps are long gets both done by another thread
+meanwhile; a loop that does nothing else is faster without one.
 """
 
 import os
@@ -25,10 +25,7 @@ _Found: TypeAlias = Iterable[Made] | End | None
 
 
 class CopyThread(Generic[Copied, Made]):
-    """Makes batches out of copies, in the loop's own thread, or one copy ahead of it in another.
-
-    Copies are made by one thread at a time, one after the other.
-    """
+    """Makes batches out of copies, one at a time, in the loop's own thread, or one ahead of it in another."""
 
     def __init__(self) -> None:
         self._process = -1
@@ -37,7 +34,6 @@ class CopyThread(Generic[Copied, Made]):
         self._begun: tuple[list[Made], Future[_Found[Made]]] | None = None
         """What the thread has made by now, and was not taken yet; and what comes of it."""
         self._wanted = Event()
-        """Set when that is waited for."""
 
     def batches(
         self,
@@ -48,8 +44,8 @@ class CopyThread(Generic[Copied, Made]):
     ) -> Iterator[Made | None]:
         """Yield what ``make`` makes of all copies; while the loop's steps are long, the next ones are made meanwhile.
 
-        Where ``copies`` gives None, there is nothing to copy yet: None is yielded if that still is so when the loop
-        gets there. What ``copies`` raises, this raises, in the loop's thread. One loop at a time: `settle` ends others.
+        None, from ``copies`` or here: there is nothing to copy yet. What ``copies`` raises, this raises, in the loop's
+        thread. One loop at a time: `settle` ends others.
         """
         while (found := self._taken(make, copies)) is not End.END:
             if found is None:
@@ -76,7 +72,6 @@ class CopyThread(Generic[Copied, Made]):
         self._process = -1
 
     def _taken(self, make: Callable[[Copied], Iterator[Made]], copies: Iterator[Copied | None]) -> _Found[Made]:
-        """Return what is made of the next copy, by the thread or here."""
         begun, self._begun = self._begun, None
         if begun is None:
             return _next(make, copies)

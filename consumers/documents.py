@@ -21,7 +21,6 @@ from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 
 _NONE: Final = -1
-"""The number of a label that is missing or unknown."""
 _LABELS_AT_ONCE: Final = 1 << 16
 _ITERATED_AT_ONCE: Final = 256
 
@@ -38,14 +37,10 @@ class Labels:
         self.names = names
         self._numbers = None if names is None else {_key(name): number for number, name in enumerate(names)}
         self._first = ""
-        """What is wrong with the first document whose label is missing or unknown."""
 
     @classmethod
     def of(cls, field: Any, names: Any) -> Self | None:
-        """Return what reads the labels that are asked for; None: none are.
-
-        Raises InputError where the field is no name, or the names are not several different ones.
-        """
+        """Return what reads the labels that are asked for, or None; raises InputError where names cannot be."""
         if field is None:
             if names is not None:
                 raise InputError(f"label_names is {arguments.shown(names)}, without label_field: give both, or None")
@@ -207,7 +202,6 @@ class Documents(HasTokenizer):
                 self._label(named, drops=drops)
 
     def _label(self, named: Labels, *, drops: bool) -> None:
-        """Find the labels of all documents; drop or refuse those without."""
         named.require_field(self.info)
         labels = np.empty(len(self), np.int64)
         for first in range(0, len(self), _LABELS_AT_ONCE):
@@ -315,7 +309,7 @@ class Documents(HasTokenizer):
         return dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
 
     def _era_of_each(self) -> Numbers:
-        """Return the era with which each document was whole, ``[len]``: that of the last of its blocks."""
+        """Return the era with which each document was whole: that of the last of its blocks."""
         found = np.empty(len(self), np.int64)
         with self._reachable:
             eras = open_eras(self._store, self.info.name)
@@ -329,9 +323,8 @@ class Documents(HasTokenizer):
     def _stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
         """Yield the tokens of documents in pieces, where they are in the files: read-only views.
 
-        For each piece the index among the documents that were asked for, and that of its first token in the document;
-        those of one document come in order. With ``most``, documents are cut to so many tokens. Raises InputError,
-        StoreError or DamagedError as in `take`.
+        For each piece its document's index in the request, and its place in the document; those of one come in order.
+        With ``most``, documents are cut to so many tokens. Raises as `take`.
         """
         pieces = self._index.pieces_of(documents)
         lengths = pieces.lengths

@@ -28,11 +28,8 @@ def freeze_eras(
 ) -> FrozenEras:
     """Return the eras that are asked for; None: all that are in the store now.
 
-    Of all, those of which segments were retired are left out, unless ``from_start``: then they are refused.
-
-    Raises:
-        InputError: they are not all there.
-        DifferenceError, DamagedError: the store is not what its eras say, or damaged.
+    Of all, those of which segments were retired are left out, unless ``from_start``. Raises InputError where they are
+    not all there; DifferenceError, DamagedError where the store is not what its eras say, or damaged.
     """
     index, last = open_eras(store, info.name), None if eras is None else eras.stop - 1
     if eras is None:
@@ -68,8 +65,6 @@ def open_trainable(
 
 
 def _first_whole(index: EraReader, trainable: TrainableSamples) -> int:
-    """Return the first era whose blocks were not retired; blocks are retired from the oldest on."""
-
     def is_whole(number: int) -> bool:
         ranges = index.era(number).ranges
         return all(part.first >= trainable.reader(n).first_block for n, part in enumerate(ranges) if part.blocks)
@@ -78,8 +73,6 @@ def _first_whole(index: EraReader, trainable: TrainableSamples) -> int:
 
 
 def _trainable_now(index: EraReader, trainable: TrainableSamples, start: int) -> int:
-    """Return how many eras are trainable together with all from ``start`` on."""
-
     def has_too_few(number: int) -> bool:
         # With those before it: an era alone may have no blocks of the partition that lacks some.
         return not trainable.is_trainable(_merge(index.era(start), index.era(number)))

@@ -38,7 +38,6 @@ from .step_loop import StepLoop
 from .text import HasTokenizer
 
 State = dict[str, Any]
-"""A state of `Batches`."""
 
 _PLACES: Final[weakref.WeakValueDictionary[str, "LoopPlace"]] = weakref.WeakValueDictionary()
 """Those of this process, by key: batches from workers find theirs here."""
@@ -54,14 +53,11 @@ class LoopPlace:
 
     def __init__(self, state: State) -> None:
         self.key = uuid4().hex
-        """By which batches find this place."""
         self.state = state
         self.turn = 0
         """Counts the states that were set: what was used before one says nothing of what comes after it."""
         self._loops = 0
-        """Loops that this copy began, as that of a worker."""
         self._born = ""
-        """With what the worker's copy began its life."""
         self._enter()
 
     def move(self, state: State) -> None:
@@ -80,11 +76,7 @@ class LoopPlace:
             self._publish(os.getpid())
 
     def begin(self, seed: int) -> State:
-        """Return where a loop begins, in one of its workers; the same in all of them, whatever is used meanwhile.
-
-        Args:
-            seed: any number that its workers share, and that other loaders hardly have.
-        """
+        """Return where a loop begins, the same in all its workers, which share a ``seed`` that others hardly have."""
         if not self._loops:
             self._born = f"{seed}-{self.turn}-{self.state['sample']}"
         directory = self._directory(_looping())
@@ -102,7 +94,7 @@ class LoopPlace:
         return self.state
 
     def set_in_worker(self, state: State) -> None:
-        """Note, in each worker of a loop that was told to go on from a state of its own, what that is.
+        """Note, in each worker, from which state of its own a loop goes on.
 
         The process that loops hears of it with the first batch that it uses, other workers through `begin`.
         """
@@ -129,7 +121,7 @@ class LoopPlace:
         _write(directory, self.turn, self.state).replace(directory / f"place-{os.getpid()}")
 
     def _directory(self, process: int) -> Path:
-        """Return where a process that loops and its workers meet: its name is not guessed, and only this user reads it.
+        """Return where a process that loops and its workers meet; no name to guess, and only this user reads it.
 
         Raises StoreError where somebody else has made it, who would say where training goes on.
         """
@@ -149,13 +141,11 @@ def note_use(key: str, turn: int, batch: Any) -> None:
 
 
 def _looping() -> int:
-    """Return the process that loops, in one of its workers."""
     found = parent_process()
     return os.getpid() if found is None or found.pid is None else found.pid
 
 
 def _write(directory: Path, turn: int, state: State) -> Path:
-    """Return a file, of this process's own, that holds these."""
     directory.mkdir(mode=0o700, exist_ok=True)
     file = directory / f"new-{os.getpid()}"
     file.write_text(json.dumps([turn, state]))
@@ -322,7 +312,6 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         return batches
 
     def _fresh(self, **options: Any) -> StepLoop:
-        """Open what is read, at its beginning."""
         return Batches(**(self._options | options))
 
 
@@ -373,13 +362,11 @@ def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_ranks(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options that say which rank this process is, where that is known by now."""
     known = DataRank.of(options.get("rank"), options.get("world_size"))
     return options if known.is_assumed else options | {"rank": known.rank, "world_size": known.world_size}
 
 
 def _refuse_collating(batches: Any, **_: Any) -> NoReturn:
-    """Raise TypeError for a loader that puts batches together, once more."""
     raise TypeError(
         f"a StepDataset gives whole batches, and this DataLoader puts {len(batches)} of them together: give the "
         "DataLoader batch_size=None, and the StepDataset the batch_size"

@@ -20,7 +20,6 @@ class Missing(NamedTuple):
 
     stream: str
     sample: int
-    """The number of the stream's sample that is not there."""
 
 
 class MixturePlace(NamedTuple):
@@ -28,7 +27,6 @@ class MixturePlace(NamedTuple):
 
     course: Course
     samples: dict[str, int]
-    """Of each stream, the samples that were taken."""
 
 
 class MixedReader:
@@ -37,27 +35,21 @@ class MixedReader:
     def __init__(self, ranks: Ranks, *, whole_steps: bool) -> None:
         """Read for a rank; with ``whole_steps``, all samples of a step are of one stream."""
         self.parts: dict[str, RowReader] = {}
-        """What reads each stream, by the stream's name."""
         self.leaving: set[str] = set()
         """Streams that leave the mixture behind their last sample; else it ends when it wants one more."""
         self.missing: Missing | None = None
-        """What the last look did not find."""
         self.ranks = ranks
         """Those of the steps that are read next."""
         self.rotates = not whole_steps
-        """Whether a step's samples are rotated among the ranks: a rank would get one stream alone where the pattern of
-        the streams meets the slices."""
+        """Whether samples are rotated among the ranks, lest one get one stream alone where patterns meet slices."""
         self.whole_steps = whole_steps
         self._watch = MapWatch()
         self._most_samples = 256  # so that the first batch comes soon; then four times as many each time
 
     def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | End | None:
-        """Return the next steps of this process from a place and step on, ``steps`` at most, and at first fewer.
+        """Return the next steps of this process, ``steps`` at most, at first fewer; None: something may still come.
 
-        None: something is missing that may come.
-
-        Raises:
-            as in `RowReader.read`.
+        Raises as `RowReader.read`.
         """
         ranks = self.ranks
         steps = min(steps, max(self._most_samples // ranks.batch_size, 1))
@@ -107,7 +99,6 @@ class MixedReader:
         return place.course.place - first + there
 
     def _total(self, name: str) -> int | None:
-        """Return how many samples a stream has; None where that is not known."""
         return self.parts[name].trainable.content.total()
 
     @property
@@ -116,7 +107,6 @@ class MixedReader:
         return self.ranks.global_batch if self.whole_steps else 1
 
     def _places(self, steps: int) -> int:
-        """Return at how many places these steps are."""
         return steps if self.whole_steps else steps * self.ranks.global_batch
 
     def _steps_in(self, places: int) -> int:
@@ -191,7 +181,6 @@ class MixedReader:
 
 
 def _joined(parts: Sequence[tuple[Numbers, LocatedRows]], size: int) -> LocatedRows:
-    """Return where all rows are, of which each part has some."""
     if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(size)):
         return parts[0][1]
     addresses = np.empty(size, np.int64)

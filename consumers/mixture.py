@@ -326,11 +326,9 @@ class Mixture(StepLoop):
         return MixturePlace(Course(schedule, place, taken, limit), dict(samples))
 
     def _number(self, position: Position) -> int:
-        """Return the place of a position: the number of its next sample or step."""
         return position.step if self._mixing.whole_steps else position.sample
 
     def _now(self) -> MixturePlace:
-        """Return the place behind what was delivered."""
         samples = self._position.after(self._made).sample - self._position.sample
         return self._reader.advance(self._place, self._made, samples) if self._made else self._place
 

@@ -42,9 +42,7 @@ class Mixing(NamedTuple):
     points: tuple[Point, ...]
     linear: bool
     by_step: bool
-    """Whether places are steps."""
     at_end: dict[str, str]
-    """Of each stream."""
     whole_steps: bool
     """Whether all samples of a step are of one stream."""
     counts_tokens: bool
@@ -123,7 +121,6 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
 
 
 def _traits_of(batches: Batches) -> tuple[Any, ...]:
-    """Return what the streams of a mixture must have in common."""
     info = batches._info
     recipe = info.recipe
     return (
@@ -258,14 +255,10 @@ class MixtureLeg:
     positions: Mapping[str, Position]
     """Of each stream, in its own sequence; as it was loaded."""
     told: dict[str, Any]
-    """What a state says of the mixture as a whole."""
     _last: tuple[int, MixturePlace] | None = None
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run once all steps up to this one were trained on.
-
-        Raises DamagedError where the eras are damaged, and the run has not read them yet.
-        """
+        """Return the run's state once all steps up to this one were trained on; raises as `Leg.state_after`."""
         place = self._place_at(step + 1)
         taken = place.course.given
         position = self.begin.before(step + 1).to_dict()
@@ -298,7 +291,6 @@ class MixtureLeg:
         return place
 
     def _earlier(self, step: int) -> MixturePlace:
-        """Return the place before a step that was made before this leg began."""
         position = self.begin.before(step)
         whole_steps = self.reader.whole_steps
         at = position.step if whole_steps else position.sample
@@ -325,11 +317,7 @@ def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
 
 
 def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], mixing: Mixing) -> Saved:
-    """Return what a state says, if it is one of this mixture; streams that have no weight in it may be missing there.
-
-    Raises:
-        InputError: it is no state, or one of another mixture.
-    """
+    """Return what a state says; streams without a weight in it may be missing. Raises InputError if it is another's."""
     try:
         if state["format"] != _FORMAT:
             raise InputError(f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it")
@@ -371,9 +359,9 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
 
 
 def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
-    """Return the part of the tokens of a stream's first era that are no padding, of some of its blocks.
+    """Return the part of the tokens of a stream's first era, by some of its blocks, that are no padding.
 
-    Raises InputError where that era is not in the store yet, DamagedError where its document tables are damaged.
+    Raises InputError where that era is not in the store yet, DamagedError for its document tables.
     """
     if not trainable.ready(0, 1):
         raise InputError(
@@ -394,6 +382,5 @@ def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
 
 
 def _require_counts(taken: Mapping[str, Any], schedule: Schedule) -> None:
-    """Raise ValueError where it is not said of each stream how much it gave."""
     if not {*schedule.names} <= {*taken} or not all(type(count) is int and count >= 0 for count in taken.values()):
         raise ValueError("counts are missing")

@@ -213,7 +213,6 @@ class PaddedBatches(HasTokenizer):
             step += steps
 
     def _read(self, sample: int, step: int, steps: int) -> Iterator[PaddedBatch]:
-        """Yield the batches of so many steps from a sample on."""
         size = self._ranks.batch_size
         mine = self._numbers(sample, steps) - sample
         documents = self._sampler._between(sample, sample + steps * self._ranks.global_batch)[mine]
@@ -264,8 +263,6 @@ class PaddedBatches(HasTokenizer):
 
 
 class _Steps(Dataset[PaddedBatch]):
-    """Batches by the number of their step, for a loader's workers."""
-
     def __init__(self, batches: PaddedBatches) -> None:
         self._batches = batches
 

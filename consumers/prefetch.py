@@ -1,14 +1,13 @@
 """Reading the files of the eras that come next, in threads of their own, so that the training loop waits for no disk.
 
 A shuffled era is read in no order of its file, so its first batch may need the last page. Two threads therefore read
-whole eras in the order of their files, at the disk's full speed: the one that the loop is in, and the one after it.
-Both read the same era, each another part: while one waits for its turn in this process, the disk works for the other.
-The loop waits for an era that it enters. Eras that are larger than what may be kept ahead, and the beginning of a large
-one, are read by sample: those of the batches that are made next, and those after them.
+whole eras in the order of their files: the one that the loop is in, which it waits for, and the one after it. Both read
+the same era: while one waits for its turn in this process, the disk works for the other. Eras that are larger than what
+may be kept ahead, and the beginning of a large one, are read by sample: those of the next batches, and those after
+them.
 
-What is read goes to the system's page cache (`tokenmill.store.maps`), where it counts as no process's memory, and
-where the other ranks of the host find it. Nothing depends on it: what is not there yet, or was evicted, is read when it
-is touched.
+What is read goes to the system's page cache (`tokenmill.store.maps`), where it counts as no process's memory, and where
+the other ranks of the host find it. Nothing depends on it: what is not there is read when it is touched.
 """
 
 import logging
@@ -35,12 +34,10 @@ log = logging.getLogger(__name__)
 DEFAULT_BYTES: Final = 1 << 30
 """Of tokens kept ahead: two eras of 512 MiB, thirty times the default."""
 _WORTH_WAITING: Final = 64 << 20
-"""Of an era for which the loop waits: 50 ms on a disk of 1.3 GB/s. In a larger one that is not read yet, the samples of
-the next batches come first."""
+"""Of an era for which the loop waits: 50 ms on a disk of 1.3 GB/s. Of a larger one, the next samples come first."""
 _GAP_BYTES: Final = 32 << 10
 """Between two samples in a file: to read them is cheaper than another request."""
 _WHOLE: Final = 1 << 62
-"""Behind the end of any file."""
 _THREADS: Final = 2
 
 
@@ -87,7 +84,6 @@ class RowsAhead:
         """Name the parts of files that hold the samples."""
         self.samples = samples
         self.done = Event()
-        """Set once they are in memory."""
         self._parts = parts
 
     def work(self) -> None:
@@ -104,7 +100,6 @@ class EraRun:
     first: Turn
     last: Turn
     bytes: int
-    """Of their tokens."""
     descriptions: list[FileRange]
     """The files that say which blocks count, and where they are, without those that the run before has, too."""
     is_whole: bool
@@ -131,13 +126,9 @@ class EraReadAhead:
         self._runs: deque[EraRun] = deque()
         """Eras that follow each other without a gap, from the one that the loop is in."""
         self._begun: RowsAhead | None = None
-        """Samples that are read before they are wanted."""
 
     def reach(self, low: int, high: int) -> bool:
-        """Have the eras of samples ``low`` to ``high`` in memory, and some behind them soon; False: only some of them.
-
-        For eras that are not known yet there is nothing to read.
-        """
+        """Have the eras of these samples, as far as they are known, in memory; False: only some. Others follow soon."""
         places = self._samples.places
         first, last = places.place(low), places.place(high)
         if first is None:
@@ -191,7 +182,6 @@ class EraReadAhead:
         return not later or sum(run.bytes for run in later) < min(32 << 20, self._most_bytes)
 
     def _following(self, turn: Turn) -> Turn | None:
-        """Return the era after one, perhaps in the next pass; None where it is not known."""
         places, sequence = self._samples.places, self._samples.sequence
         if turn.era < places.last_era():
             return Turn(turn.passed, turn.era + 1)
@@ -234,7 +224,6 @@ class EraReadAhead:
         ]
 
     def _segments(self, partition: int, blocks: range) -> Iterator[tuple[SegmentPaths, FileRange]]:
-        """Yield the segments of blocks, and the part of each that holds them."""
         count, size = self._samples.info.segment_blocks, self._samples.info.block_bytes
         for segment in range(blocks.start - blocks.start % count, blocks.stop, count) if blocks else ():
             paths = self._paths(partition, segment)
@@ -262,14 +251,12 @@ class EraReadAhead:
 
 
 def _work(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]") -> None:
-    """Read what is asked for until there is nothing more to come."""
     while (task := tasks.get()) is not None:
         task.work()
         del task
 
 
 def _end(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]", runs: Iterable[EraRun]) -> None:
-    """Let the threads end."""
     for run in runs:
         run.reading.is_left = True
     for _ in range(_THREADS):
@@ -278,7 +265,6 @@ def _end(tasks: "SimpleQueue[PartsAhead | RowsAhead | None]", runs: Iterable[Era
 
 @contextmanager
 def _reporting(what: object) -> Iterator[None]:
-    """Log what cannot be read, and go on."""
     try:
         yield
     except (OSError, TokenMillError) as error:

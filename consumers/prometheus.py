@@ -32,7 +32,6 @@ _COUNTED: Final = {
     "is trained on.",
     "device_wait_seconds": "Seconds that the work on a CUDA device waited because a batch was still on its way.",
 }
-"""The fields of `Metrics`."""
 _STEP: Final = ("step", "The number of the next step.")
 _BLOCKS: Final = ("behind_blocks", "Blocks of the eras in the store that the run has not wholly read, in this pass.")
 _ERAS: Final = ("behind_eras", "The eras that these are in.")

@@ -1,8 +1,8 @@
 """From numbers of samples to rows of tokens: where samples are in memory, and copying them many at a time.
 
-An era is in the segments of several partitions, each a map of its own; the samples of a batch are anywhere in these.
-numpy copies fastest out of one array. So the places are given to it as items of one array that begins at the lowest of
-them and reaches to the highest: nothing between them is touched, and nothing is copied twice.
+The samples of a batch are anywhere in the maps of several segments, and numpy copies fastest out of one array. So the
+places are given to it as items of one array from the lowest of them to the highest: nothing between them is touched,
+and nothing is copied twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,10 +44,7 @@ _TABLE_BLOCKS: Final = 1 << 20
 
 
 def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
-    """Return where in memory the tokens stand that have these numbers in a contiguous array, counted through its rows.
-
-    They are good for as long as the array is kept.
-    """
+    """Return where in memory tokens stand, counted through an array's rows, for as long as that is kept."""
     return starts * tokens.itemsize + int(tokens.__array_interface__["data"][0])
 
 
@@ -59,8 +56,8 @@ def samples_of(items: Items) -> Samples:
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 
-    Keeps the arrays that hold them. Each copy costs a microsecond more than its bytes; what it is copied into is new,
-    and so the memory of the copy before, still in the core's cache, if that was let go.
+    Keeps the arrays that hold them. What is copied into is new, and so the memory of the copy before, still in the
+    core's cache, if that was let go.
     """
 
     __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "row_bytes", "watch")
@@ -77,7 +74,7 @@ class Gathering:
 
         Args:
             addresses: as `addresses_of` gives them.
-            columns: tokens to copy from each; all of them are in the array that the address is of.
+            columns: tokens to copy from each, all in the array that the address is of.
             dtype: of the tokens.
             maps: the arrays that the addresses are of.
             watch: looks at the files under them before they are read, so that one that was cut off is an error.
@@ -93,10 +90,7 @@ class Gathering:
         self._memory = np.asarray(_Memory(first, count, self.row_bytes))
 
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
-        """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
-
-        Raises DamagedError where a file was cut off since it was mapped.
-        """
+        """Return some rows, ``[rows, columns]``, in memory of their own; raises DamagedError if a file was cut off."""
         self.watch.look(self._maps)
         found: Rows = self._memory[self._items[start:stop]].view(self._dtype)
         return found
@@ -134,7 +128,6 @@ class LocatedRows(NamedTuple):
     addresses: Addresses
     """Of each; of those that are not there, any number."""
     maps: list[Rows]
-    """The arrays that they are addresses of."""
     kept: npt.NDArray[np.bool_] | None = None
     """Which of them are there; None: all."""
     crcs: Crcs | None = None
@@ -142,14 +135,10 @@ class LocatedRows(NamedTuple):
 
 
 class EraTable:
-    """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
-
-    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
-    """
+    """Where an era's blocks are in memory; a segment is mapped when the first of its blocks is asked for."""
 
     def __init__(self, order: EraOrder, trainable: TrainableSamples, *, checks_copies: bool) -> None:
         self.maps: list[Rows] = []
-        """Of all that were asked for."""
         self._views = order.views
         self._trainable = trainable
         self._checks_copies = checks_copies and trainable.checks and order.views == 1
@@ -162,10 +151,7 @@ class EraTable:
         """With each partition's blocks, how many there are in the partitions before."""
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
-        """Return where items begin; a view begins with the last token of the one before.
-
-        Raises DamagedError where a block of theirs is missing, or not what was committed.
-        """
+        """Return where items begin; a view begins with the last token of the one before. Raises DamagedError."""
         blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
         starts = self._starts[blocks]
         if starts.min(initial=0) < 0:
@@ -181,7 +167,6 @@ class EraTable:
         return self._crcs[items] if self._checks_copies else None
 
     def _map(self, blocks: Numbers) -> None:
-        """Map the segments that hold these blocks."""
         asked = np.zeros(len(self._starts), np.bool_)
         asked[blocks] = True
         for (partition, first, stop), begin in self._ranges:
@@ -199,7 +184,6 @@ class EraTable:
                 self.maps.append(tokens)
 
     def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
-        """Refuse damage to these blocks; note which other blocks were found sound."""
         for (partition, first, stop), begin in self._ranges:
             mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
             for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
@@ -220,7 +204,6 @@ class DamagedRowError(Exception):
 
     def __init__(self, at: int) -> None:
         self.at = at
-        """Its place among the samples of the chunk."""
         super().__init__(at)
 
 
@@ -249,7 +232,7 @@ class Chunk:
         steps: int,
         batch_size: int,
     ) -> None:
-        """Take ``steps * batch_size`` samples of one stream or several, and where their rows were found.
+        """Take ``steps * batch_size`` samples, and where their rows were found.
 
         With CRCs, `stretches` holds each row against its own when it was copied: the row is a whole block then.
         """
@@ -279,7 +262,7 @@ class Chunk:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
         With `kept`, one at a time, and those samples of it that are there: none, perhaps. Raises DamagedRowError where
-        a block is not what was committed, DamagedError where a file was cut off since it was mapped.
+        a block is not what was committed, DamagedError where a file was cut off.
         """
         size = self.batch_size
         if not size:
@@ -308,10 +291,7 @@ class Chunk:
             start += together
 
     def refuse(self, at: int) -> NoReturn:
-        """Raise the error for the sample at this place, whose block is not what was committed.
-
-        Raises DamagedError always.
-        """
+        """Raise DamagedError for the sample at this place, whose block is not what was committed."""
         samples, trainable = self.samples, self._parts[int(self._streams[at])].trainable
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
@@ -358,8 +338,7 @@ class Chunk:
     def pieces(self, start: int) -> Pieces:
         """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
 
-        Raises InputError where the blocks were retired since; StoreError where the store is not there any more;
-        DamagedError where the document table is damaged.
+        Raises InputError, StoreError where blocks or store are not there any more; DamagedError for the document table.
         """
         stop = start + self.batch_size
         held = self._pieces  # another thread may be reading those of later batches
@@ -388,10 +367,7 @@ class Chunk:
         return weights[self._of_rows(self._streams, first, stop)]
 
     def sources(self, start: int, length: int) -> list[list[Source]]:
-        """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
-
-        Raises as `pieces`.
-        """
+        """Return the records of each row of the batch that begins at this sample; raises as `pieces`."""
         stop = start + self.batch_size
         places, streams = places_of(self.places(start, stop)), self._of_rows(self._streams, start, stop).tolist()
         found: list[list[Source]] = [[] for _ in streams]
@@ -433,24 +409,21 @@ class RowReader:
         self.ranks = ranks
         """Those of the steps that are read next."""
         self.columns = sequence_length + 1
-        """Tokens of a row."""
         self._skip = skip
         self.options = options or RowOptions()
         self._tables: dict[EraOrder, EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
         self._most_samples = 256
-        """To be looked up next: few at first, as each may be in another era or segment, then four times as many."""
+        """To be looked up next: few at first, as each may be in another segment, then four times as many."""
         self.checks_copies = True
         """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
 
     def read(self, first: int, steps: int, segments: SegmentOrder | None = None) -> Chunk | None:
         """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
 
-        With ``segments``, blocks are read view by view, and only when all that are read side by side are there.
-
-        Raises:
-            as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
+        With ``segments``, blocks are read view by view, when all that are read side by side are there. Raises as
+        `TrainableSamples.ready`, and DamagedError where a block is not what was committed.
         """
         steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
         ready = self.ranks.steps_in(self._ready(first, steps * self.ranks.turn, segments))
@@ -479,12 +452,9 @@ class RowReader:
             self._is_in_memory = self._ahead.reach(first, first + samples - 1)
 
     def locate(self, items: Items, following: int = 0, steps: int = 0) -> LocatedRows:
-        """Return where items are that were just counted; costs least for many at once.
+        """Return where items are that were just counted; raises DamagedError where a block is not what was committed.
 
         Where they are read one by one, those of so many ``steps`` from sample ``following`` on are read meanwhile.
-
-        Raises:
-            DamagedError: a block is not what was committed.
         """
         if self._ahead is not None and not self._is_in_memory:
             self._ahead.reach_rows(samples_of(items))
@@ -515,7 +485,6 @@ class RowReader:
         return LocatedRows(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
     def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
-        """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
         if segments is None:
             self.reach(first, wanted)
             return self.trainable.ready(first, wanted, self.ranks.turn)

@@ -53,7 +53,6 @@ class DocumentSampler(ABC):
         """What else decides the sequence than seed and documents, as in states."""
         self._sample = 0
         self._pass: tuple[int, Numbers] | None = None
-        """The last pass that was asked for."""
 
     @abstractmethod
     def _order(self, passed: int) -> Numbers:

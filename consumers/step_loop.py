@@ -30,7 +30,6 @@ class Delivery:
     stagings: Stagings
     store_wait: StoreWait
     stop: Callable[[], bool] | None
-    """Says whether the loop is to end."""
     prefetch: int
     """Batches that are on their way to a device ahead of the one that is delivered; 0: none."""
     row_bytes: int
@@ -38,7 +37,6 @@ class Delivery:
     finish: Callable[[Batch], Any] | None
     """Returns what the loop is given for a batch; None: the batch."""
     skips: bool
-    """Whether damaged blocks are left out."""
 
 
 class RunLeg(Protocol):
@@ -269,7 +267,6 @@ class StepLoop(HasTokenizer, Closing, ABC):
         return None
 
     def _walk(self) -> Walk:
-        """Return what goes through the steps of this process from here on."""
         return Walk(self._phases, self._position, self._most_samples)
 
     def _settle(self) -> None:
@@ -280,13 +277,11 @@ class StepLoop(HasTokenizer, Closing, ABC):
         self._made = 0
 
     def _produce(self) -> Iterator[Batch | None]:
-        """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         return self._delivery.stagings.batches(
             self._looks(), self._leg(), lambda: self._worked / max(self._delivered, 1)
         )
 
     def _go_on(self, saved: Position, lengths: Any) -> None:
-        """Stand at a position that a state says, with the lengths of rows that it says."""
         self._settle()
         self._lengths = self._phases.merged(lengths, saved.step)
         self._position = self._phases.plan(saved)

@@ -1,7 +1,7 @@
 """Batch sizes and sequence lengths that change with the steps of a run.
 
-Samples have the greatest length of all, so which sample comes when does not depend on lengths. A step of a smaller one
-has each of its samples as several rows, views that overlap by a token: as many tokens, and the same ones.
+Samples have the greatest length of all, so which comes when does not depend on lengths. A step of a smaller one has
+each sample as several rows, views that overlap by a token: the same tokens.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,14 +38,12 @@ class Phases:
     def __init__(self, batch_size: Any, sequence_length: Any, rank: Any, world_size: Any, worker: Any) -> None:
         """Take numbers, or schedules: pairs of a step and the number from there on.
 
-        Raises:
-            InputError: one of these cannot be, or a length does not divide the greatest.
+        Raises InputError where one of these cannot be, or a length does not divide the greatest.
         """
         self.data_rank = DataRank.of(rank, world_size)
         sizes, given = schedule_of("batch_size", batch_size), schedule_of("sequence_length", sequence_length)
         lengths = [(step, whole("sequence_length", length, 1, "tokens")) for step, length in given]
         self.length = max(length for _, length in lengths)
-        """Tokens of a sample."""
         for _, length in lengths:
             if self.length % length:
                 raise InputError(
@@ -74,10 +72,7 @@ class Phases:
         return position.with_plan([(phase.first_step, phase.ranks.global_batch) for phase in self._phases])
 
     def merged(self, saved: Any, step: int) -> list[tuple[int, int]]:
-        """Return from which step on which length was, as a state says, and is, from this step on.
-
-        Raises InputError where a state says something else.
-        """
+        """Return from which step on which length was, by a state, and is, from this step on; raises InputError."""
         if saved is None:
             return self.lengths
         made = [(first, length) for first, length in schedule_of("lengths", saved) if first < step]
@@ -153,10 +148,7 @@ class Found(NamedTuple):
     """How far the numbers of steps are apart."""
 
     def copies(self) -> "Iterator[Copy]":
-        """Yield the copies of all rows; holds none of them while it makes the next.
-
-        Raises DamagedError as in `Chunk.refuse`, and in `Chunk.stretches`.
-        """
+        """Yield the copies of all rows, holding none while the next is made; raises DamagedError."""
         damaged_row = DamagedRowError  # this may be ended with the interpreter, whose modules have no names any more
         stretches = self.chunk.stretches()
         if self.phase.split > 1:
@@ -199,10 +191,7 @@ class Stagings:
         slots: int,
         complete: Callable[[Batch], None] | None = None,
     ) -> None:
-        """Open the way of the first steps; others are opened when they are asked for.
-
-        What ``complete`` does to a batch is done on the way, before its tensors may be used.
-        """
+        """Open the way of the first steps; others follow. ``complete`` is called on the way, before a batch is used."""
         self._phases = phases
         self._complete = complete
         self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
@@ -220,10 +209,7 @@ class Stagings:
     def batches(
         self, looks: Iterator[Found | None], leg: Any, step_seconds: Callable[[], float]
     ) -> Iterator[Batch | None]:
-        """Yield the batches of what is found, sent on their way; None where nothing is there yet.
-
-        While the loop's steps are long, the next ones are made in another thread (`CopyThread.batches`).
-        """
+        """Yield the batches of what is found, sent on their way, as `CopyThread.batches`; None: nothing is there."""
         return self.copy_thread.batches(partial(self._send, repeat(leg)), copies_of(looks), step_seconds=step_seconds)
 
     def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:

@@ -54,8 +54,8 @@ class CudaLane:
     def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:
         """Let the current stream wait for the mark, not the host.
 
-        The tensors were allocated on the lane's stream. Without `record_stream`, their memory would go to the next
-        batch as soon as the consumer lets them go, while kernels may still have to read them.
+        Without `record_stream`, the memory of the tensors, of the lane's stream, would go to the next batch as soon as
+        the consumer lets them go, while kernels may still have to read them.
         """
         while self._waits and self._waits[0][1].query():  # type: ignore[no-untyped-call]
             before, after = self._waits.popleft()
@@ -101,10 +101,7 @@ Sent: TypeAlias = Staged | Rows
 
 
 def device_of(value: Any) -> torch.device:
-    """Return a device that is there; a GPU is asked for as ``cuda`` or ``cuda:1``.
-
-    Raises InputError where it is no device, or none that this process can use; says what to give.
-    """
+    """Return a device, such as ``cuda:1``; raises InputError where it is none that this process can use."""
     try:
         device = torch.device(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -136,7 +133,7 @@ def open_staging(
     widen: bool = True,
     slots: int = 2,
 ) -> "Staging":
-    """Open the way to a device; where it needs pinned buffers, ``slots`` of them with ``rows`` rows are allocated.
+    """Open the way to a device, if need be with ``slots`` pinned buffers of ``rows`` rows.
 
     x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
     """
@@ -192,10 +189,7 @@ class HostStaging:
         self._memory = ReusedMemory()
 
     def send(self, stretch: Rows) -> Iterator[Sent]:
-        """Widen batches of rows, ``[batches, rows, columns]``; or give them as they are, or as views on the device.
-
-        The caller must not write to the rows afterwards; batches are not kept here.
-        """
+        """Widen batches, ``[batches, rows, columns]``; or give views of them. They must not be written to any more."""
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:
@@ -225,9 +219,8 @@ _NOBODY: Final = next(getrefcount(array) for array in [np.empty(0)])
 class ReusedMemory:
     """Memory of tensors of one shape, used again once nothing refers to it: new memory costs more than filling it.
 
-    A tensor over an array holds the array, and whatever shares the tensor's memory holds that: views, what autograd
-    saved for the backward pass, arrays and other libraries' tensors of it. So the array's reference count says whether
-    anybody can still see it.
+    A tensor holds the array that it is over, and whatever shares its memory holds that: views, what autograd saved,
+    other libraries' tensors. So the array's reference count says whether anybody can still see it.
     """
 
     def __init__(self) -> None:
@@ -256,9 +249,8 @@ class ReusedMemory:
 class LaneStaging:
     """Staging for devices that copy by themselves (`CudaLane`).
 
-    Tokens travel in the width that they have on disk, each batch with one copy out of pinned memory, and are widened on
-    the device, all at the same time as the consumer's work. A buffer is filled again only when the last copy out of it
-    has ended.
+    Tokens travel as they are on disk, each batch with one copy out of pinned memory, and are widened on the device, at
+    the same time as the consumer's work. A buffer is filled again only when the last copy out of it has ended.
     """
 
     carries = True
@@ -279,7 +271,6 @@ class LaneStaging:
         self._slots = [lane.pinned(rows, columns, tokens) for _ in range(slots)]
         self._rows: list[Rows] = [slot.numpy() for slot in self._slots]
         self._copied: list[Mark | None] = [None] * slots
-        """Of each buffer, the last copy out of it."""
         self._current = 0
 
     @property
@@ -321,4 +312,3 @@ class LaneStaging:
 
 
 Staging: TypeAlias = HostStaging | LaneStaging
-"""The way of rows of tokens to a device."""

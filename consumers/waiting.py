@@ -14,29 +14,21 @@ from tokenmill.samples import TrainableSamples
 from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 _SAY_AFTER: Final = 5.0
-"""Seconds of waiting after which it is reported; the first wait is reported at once. A loop that has caught up with a
-stream waits a little for each era, and need not report that."""
+"""Seconds of waiting until it is reported, the first wait at once: a loop that has caught up waits for each era."""
 _SAY_EVERY: Final = 60.0
 
 log = logging.getLogger(__name__)
 
 
 class ReachableStream:
-    """A context in which streams that were opened are read; re-entrant and cheap.
-
-    What was read before stays valid: files that are mapped outlive their names.
-    """
+    """A context in which streams that were opened are read; re-entrant and cheap."""
 
     def __init__(self, *streams: tuple[Path, str]) -> None:
         """Name streams that are there, each by its store and its name."""
         self.streams = streams
 
     def require(self) -> None:
-        """Return if all streams are still there; costs one look at a name of each.
-
-        Raises StoreError where one was deleted, moved away, or its disk is not mounted; DiskError where one may not be
-        read, or its disk fails.
-        """
+        """Raise StoreError where a stream is not there any more, DiskError where it may not, or cannot, be read."""
         for store, stream in self.streams:
             try:
                 os.stat(stream_directory(store, stream) / STREAM_FILE)  # noqa: PTH116 - nothing else of it is wanted
@@ -55,11 +47,7 @@ class ReachableStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let errors pass that say what is wrong; say it of others.
-
-        Raises StoreError where the stream went away, so what seemed damaged is not there, DiskError where the system
-        refused to read a file.
-        """
+        """Raise StoreError where the stream went away, DiskError where the system refuses; others say what is wrong."""
         if isinstance(error, OSError | DamagedError):
             self.require()
         if isinstance(error, OSError):
@@ -127,13 +115,11 @@ class StoreWait:
 
     def __init__(self, timeout: float | None, poll_seconds: float) -> None:
         self.waited_seconds = 0.0
-        """Time spent waiting, all together."""
         self._timeout = timeout
         self._poll_seconds = poll_seconds
         self._since: float | None = None
         self._said = 0.0
         self._is_new = True
-        """Whether it never waited."""
         self._is_judged = False
         """Whether this wait has been going on for long enough to tell damage from what a writer is at."""
 
@@ -142,10 +128,10 @@ class StoreWait:
         self._since = None
 
     def wait(self, look: Callable[[], Awaited]) -> None:
-        """Sleep until the next look, or until the timeout if that is sooner; ``look`` says what is waited for.
+        """Sleep until the next look, or the timeout if that is sooner; ``look`` says what is waited for.
 
-        Raises StoreError where this has been going on for as long as the timeout; with one of 0, there is no sleep at
-        all; DamagedError where it has been going on for a while, and what is missing is damaged.
+        Raises StoreError where the timeout is over, with one of 0 at once; DamagedError where what is missing still is
+        damaged after a while.
         """
         begun = time.monotonic()
         if self._since is None:

@@ -23,24 +23,20 @@ MAX_TOKENIZED_BYTES: Final = 3 << 19
 together with two engines with large vocabularies, and a worker has to stay below 1 GiB: 2 MiB took Tekken 975 MiB."""
 
 TOO_LARGE: Final = "too_large"
-"""Dead-letter reason: the text is longer than the limit."""
 ID_TOO_LONG: Final = "id_too_long"
-"""Dead-letter reason: the id is longer than the limit."""
 FIELDS_TOO_LONG: Final = "fields_too_long"
-"""Dead-letter reason: the carried fields together are longer than the limit."""
 OVER_A_LIMIT: Final = {
     TOO_LARGE: "max_text_bytes",
     ID_TOO_LONG: "max_id_bytes",
     FIELDS_TOO_LONG: "max_fields_bytes",
 }
-"""These reasons, each with the setting that has its limit."""
+"""The reasons for which a document is too long, each with the setting that has its limit."""
 
 NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 _WORST_ESCAPE: Final = 6
 """Bytes that one character of an id takes at most in canonical JSON: a control character is ``\\u0000``."""
 _LONGEST_CHARACTER: Final = 4
-"""Most bytes of one character in UTF-8."""
 _META_FRAME: Final = len('{"fields":,"id":""}')
 
 
@@ -66,10 +62,7 @@ class Limits:
     max_text_bytes: int
     """Of the text in UTF-8."""
     max_id_bytes: int
-    """Of the id in canonical JSON, without quotes: its UTF-8 length where nothing needs an escape.
-
-    That is what is stored with every piece of the document, and so what bounds a message.
-    """
+    """Of the id in canonical JSON, without quotes, as it is stored with every piece: so it bounds a message."""
     max_fields_bytes: int
     """Of the object of carried fields in canonical JSON, braces included."""
 
@@ -123,10 +116,7 @@ class Limits:
 
 
 def document_meta(document: Document, carried: Sequence[str]) -> bytes:
-    """Return the canonical JSON (`tokenmill.canonical`) of the document's id and of those of its fields in ``carried``.
-
-    ``{"fields": {"label": "y"}, "id": "x"}``; a part that is absent is left out, and without both it is ``b""``.
-    """
+    """Return the canonical JSON of a document's id and of its fields in ``carried``; ``b""`` where it has neither."""
     meta: dict[str, object] = {}
     fields = {name: document.fields[name] for name in carried if name in document.fields}
     if fields:

@@ -79,8 +79,7 @@ class StoreError(TokenMillError, exit_code=6):
 class DiskError(StoreError, exit_code=75, brief="the disk under the store is full, fails, or is gone"):
     """A disk under a store is full, fails, may not be written to, or is gone; what was committed is kept.
 
-    This is the only store error that goes away without a change to the store, so its code is EX_TEMPFAIL of sysexits.h:
-    a supervisor starts the process again until the disk is fixed.
+    Its code is EX_TEMPFAIL of sysexits.h: supervisors start the process again until the disk is fixed.
     """
 
 
@@ -119,10 +118,7 @@ class SourceError(
 
 
 class MovedError(SourceError):
-    """A topic no longer holds the requested offsets: its retention passed them, or it was recreated.
-
-    A caller that has just read the topic's bounds reads them again before it draws a conclusion.
-    """
+    """A topic lost the requested offsets; callers read its bounds again before they draw a conclusion."""
 
 
 class InputError(TokenMillError, exit_code=12):

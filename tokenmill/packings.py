@@ -1,7 +1,4 @@
-"""The packings that a stream may have, and their parameters: from the setting ``packing`` to a recipe, and back.
-
-What a packing does with documents is in `tokenmill.app.milling`; readers of a stream need no more than what is here.
-"""
+"""The packings that a stream may have, and their parameters: from the setting ``packing`` to a recipe, and back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,10 +26,7 @@ class PackingParameters:
         return False
 
     def block_tokens(self, sequence_length: int) -> int:
-        """Return the ids in a block, where a model reads ``sequence_length``; a ValueError says why none fits.
-
-        One more than a model reads, unless the packing says otherwise: x and y of a sample come from one row.
-        """
+        """Return a block's ids, one more than a model reads as a rule; a ValueError says why no length fits."""
         return sequence_length + 1
 
 
@@ -122,7 +116,7 @@ SEPARATE: Final = frozenset({"rows", "chunks"})
 
 
 def canonical_packing(value: Any) -> dict[str, Any]:
-    """Return the packing as a table of its ``name`` and the parameters that have not their default, as JSON types.
+    """Return the packing's name and those parameters that have not their default, as JSON types.
 
     Raises SettingsError for an unknown packing or parameter, or a value that cannot be used.
     """
@@ -130,10 +124,7 @@ def canonical_packing(value: Any) -> dict[str, Any]:
 
 
 def packing_parameters(name: str, parameters: Mapping[str, Any]) -> PackingParameters:
-    """Return the parameters of a packing, those with their default as well.
-
-    Raises SettingsError where this version does not know the packing or a parameter of it.
-    """
+    """Return the parameters of a packing; raises SettingsError where this version does not know it or one of them."""
     if name not in PACKINGS:
         raise SettingsError(f"packing {name!r} is unknown here: use the version that made the stream")
     found: PackingParameters = PACKINGS[name](**checked_values(PACKINGS[name], parameters, f"packing {name}"))

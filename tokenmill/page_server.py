@@ -1,8 +1,8 @@
 """A small HTTP server in a thread of its own, which no client can block or exhaust.
 
-A connection carries one request and is closed after seconds, even where the client sends half a request, a byte now and
-then, or does not read the answer. The number of connections is limited; one more closes the oldest of those that have
-not sent a request yet. So a client that sends one is answered, and threads, memory and descriptors stay bounded.
+A connection carries one request and is closed after seconds, whatever the client does. The number of connections is
+limited; one more closes the oldest of those that have not sent a request yet. So a client that sends one is answered,
+and threads, memory and descriptors stay bounded.
 
 aiohttp reads the requests. It comes with the extras ``app`` and ``train``, and so does prometheus-client.
 """
@@ -32,15 +32,12 @@ LIFE_SECONDS: Final = 10.0
 ACCEPTED_AT_ONCE: Final = 16
 """Connections accepted in one turn, before requests of earlier ones are read: well below `CONNECTIONS`."""
 WAITING_CONNECTIONS: Final = 128
-"""Connections that the kernel queues until they are accepted."""
 LINGER_SECONDS: Final = 1.0
 """Time to read the unused rest of a request, so that the client sees the answer instead of a reset."""
 HANDSHAKE_SECONDS: Final = 2.0
 """Longest handshake of TLS: connections are counted after it."""
 END_SECONDS: Final = 5.0
-"""Longest wait for the thread to end; it takes milliseconds."""
 LOG_SECONDS: Final = 60.0
-"""Time between two log lines about one kind of error."""
 TEXT: Final = "text/plain; charset=utf-8"
 METHODS: Final = ("GET", "HEAD")
 HEADERS: Final = {
@@ -88,12 +85,7 @@ class PageServer:
     """Serves from `start` to `stop`."""
 
     def __init__(self, host: str, port: int, pages: Pages, tls: ssl.SSLContext | None = None) -> None:
-        """Bind the address, IPv4 or IPv6; requests are answered after `start`, by ``tls`` alone where that is given.
-
-        Raises:
-            OSError: the address cannot be bound, or no descriptor is left.
-
-        """
+        """Bind an address, answered after `start`, by ``tls`` alone if given; raises OSError where it cannot."""
         self._pages = pages
         self._tls = tls
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -203,7 +195,6 @@ class BoundedServer(web.Server):
         self._asked: dict[web.RequestHandler, asyncio.Transport] = {}
         """Connections that have, until the answer is sent."""
         self.deadlines: dict[web.RequestHandler, asyncio.TimerHandle] = {}
-        """The timer that closes each connection."""
 
     def __call__(self) -> web.RequestHandler:
         """Return the protocol of a new connection."""

@@ -1,11 +1,9 @@
 """The parameters of a step or a packing: the fields of its dataclass, with types that are checked.
 
-Each has one description, the string below the field in the class's source. So it is written once: for readers of the
-code, for ``tokenmill steps show`` and for docs/steps.md.
+Each is described once, by the string below the field: for readers of the code, ``tokenmill steps show`` and docs.
 
-A parameter may be a list in a file of the user's: its content decides, its path does not. A worker reads the file where
-the settings name it. What it makes of the content, in one canonical form, has a SHA-256 that is in the recipe, and is
-on the stream's control topic. So the recipe of a worker with another content has another fingerprint and is refused,
+A parameter may be a list in a file of the user's: its content decides, its path does not. The SHA-256 of its canonical
+form is in the recipe, and the content is on the stream's control topic. So a worker with another content is refused,
 and who verifies a stream elsewhere needs no file.
 """
 
@@ -62,7 +60,6 @@ class Parameter:
 
     name: str
     kind: Any
-    """Its type."""
     default: Any
     """`MISSING` where the parameter must be given."""
     description: str
@@ -123,8 +120,7 @@ def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[st
 def canonical_choice(value: Any, kinds: Mapping[str, type[Any]], name: str, table: str) -> dict[str, Any]:
     """Return one of several ``kinds`` as a table of its ``name`` and the parameters that have not their default.
 
-    ``value`` is a name, or such a table; ``name`` and ``table`` are examples of both, for people. Raises SettingsError
-    for an unknown kind or parameter, or a value that cannot be used.
+    ``name`` and ``table`` are examples for people. Raises SettingsError for what is unknown or cannot be used.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
@@ -222,7 +218,6 @@ def _default(field: Any) -> Any:
 
 
 def _descriptions(step: type) -> dict[str, str]:
-    """Return the strings that stand below the fields in the source of a class."""
     body = ast.parse(dedent(inspect.getsource(step))).body[0]
     if not isinstance(body, ast.ClassDef):
         raise TypeError(f"{step.__name__} is no class")
@@ -239,10 +234,7 @@ def _descriptions(step: type) -> dict[str, str]:
 
 
 def read_list_file(path: str, where: str) -> bytes:
-    """Return what a list file holds.
-
-    Raises SettingsError where it cannot be read, or is larger than `MAX_LIST_BYTES`; begins with ``where``.
-    """
+    """Return what a list file holds; raises SettingsError, beginning with ``where``, where it cannot be used."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_LIST_BYTES + 1)
@@ -256,9 +248,9 @@ def read_list_file(path: str, where: str) -> bytes:
 
 
 def canonical_lines(content: bytes) -> bytes:
-    """Return a list's entries one a line, sorted, each once: white space around them, case order and CRLF do not count.
+    """Return a list's entries one a line, sorted, each once, without empty lines and those that begin with ``#``.
 
-    Empty lines and those that begin with ``#`` are left out. Raises ValueError where it is no UTF-8.
+    Raises ValueError where it is no UTF-8.
     """
     stripped = {line.strip() for line in content.decode("utf-8-sig").split("\n")}
     entries = sorted(line for line in stripped if line and not line.startswith("#"))
@@ -271,10 +263,7 @@ def list_entries(written: tuple[str, ...] | ListFile) -> list[str]:
 
 
 def describe_step(step: Any, *, version: int, **more: Any) -> dict[str, Any]:
-    """Return a step's name, the version of its rules, all its parameters, and ``more``, as JSON types.
-
-    ``version`` is raised with every change of an answer. A list is named by the SHA-256 of its content.
-    """
+    """Return a step's name, the version of its rules, its parameters (lists by SHA-256) and ``more``, as JSON types."""
     own = {field.name: plain(getattr(step, field.name)) for field in fields(step) if not field.name.startswith("_")}
     return {"name": step.name, "version": version, **own, **more}
 

@@ -72,7 +72,6 @@ class Recipe:
     """What the setting ``steps`` asks for, in order (`tokenmill.app.milling.steps.pipeline`): each step's name and the
     parameters that have not their default; of a list file, the hash of its content."""
     begin_of_document: tuple[int, ...] = ()
-    """The ids before those of each text."""
     packing_parameters: Mapping[str, Any] = field(default_factory=dict)
     """Those of the packing that have not their default (`tokenmill.packings`)."""
     segment_tokens: int | None = None
@@ -85,20 +84,14 @@ class Recipe:
     default; empty where duplicates are kept."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as JSON types, with the format's version.
-
-        A field in `LATER` is there only where it is not its default, so that earlier streams keep their fingerprint.
-        """
+        """Return the recipe as JSON types, without defaults of `LATER`: earlier streams keep their fingerprint."""
         values = asdict(self)
         unsaid = {name for name, default in LATER.items() if values[name] == default}
         return {"format": FORMAT, **{name: value for name, value in values.items() if name not in unsaid}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the recipe that `to_dict` made this mapping of.
-
-        Raises FingerprintError where the mapping is of another format version, or holds other fields.
-        """
+        """Return the recipe of this mapping; raises FingerprintError where that has another format or other fields."""
         known = {one.name for one in fields(cls)}
         given = set(values) - {"format"}
         plain = {name: value for name, value in values.items() if name != "format"}
@@ -150,10 +143,7 @@ class Recipe:
 
     @property
     def rules(self) -> Mapping[str, int] | None:
-        """The version of the rules of each step, and of ``decode``; None in a draft, which is to have the newest.
-
-        What a settled recipe does not name has its first rules.
-        """
+        """The versions of the rules of steps and ``decode``, 1 if unnamed; None in a draft, which gets the newest."""
         return {str(step["name"]): step.get("version", 1) for step in self.steps} if self.steps else None
 
     def decoded_otherwise(self, other: "Recipe") -> bool:

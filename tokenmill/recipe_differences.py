@@ -80,14 +80,13 @@ def step_in_words(entry: Mapping[str, Any]) -> str:
 
 
 def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
-    """Return the descriptions of all steps except the decoder and the limit of normalized texts."""
     return tuple(
         step for step in recipe.steps if step not in recipe.decoder and step.get("name") != "normalized_length"
     )
 
 
 def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:
-    """Return one line where the tokenizer differs, from which the other fields follow; else one for each of these."""
+    """Return one line where the tokenizer differs, which decides the other fields; else one for each of these."""
     if all(getattr(stream, name) == getattr(here, name) for name in _TOKENIZER):
         return []
     if stream.tokenizer_sha256 != here.tokenizer_sha256:
@@ -111,7 +110,6 @@ def _tokenizer(recipe: Recipe) -> str:
 
 
 def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
-    """Return the descriptions of steps, without hashes."""
     shown = [
         ", ".join(f"{name} {value}" for name, value in step.items() if name not in {"probe", "sha256"})
         for step in steps
@@ -120,7 +118,6 @@ def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
 
 
 def _value(recipe: Recipe, name: str) -> Any:
-    """Return what a recipe has of a field; of the packing, its parameters as well."""
     return packing_in_words(recipe.packing, recipe.packing_parameters) if name == "packing" else getattr(recipe, name)
 
 
@@ -139,4 +136,3 @@ _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
     "text_fields": ",".join,
 }
-"""How a value is written as a flag or a variable."""

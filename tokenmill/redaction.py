@@ -40,10 +40,7 @@ _PLAIN: Final = re.compile(
 
 
 def redacted(text: str, address: str = "") -> str:
-    """Return a text in which addresses and connection strings hold no secret; any other text as it is.
-
-    ``address``: what is secret in it is hidden wherever the text has it, for a library may take it apart.
-    """
+    """Return a text without secrets of addresses and connection strings, nor those of ``address`` wherever they are."""
     if "://" in text or "%" in text:
         text = _ADDRESS.sub(lambda found: _hidden(found[0], ESCAPES), text)
     secrets = _words(address) - _words(redacted(address)) if address else set()
@@ -78,7 +75,6 @@ def _without_login(found: re.Match[str]) -> str:
 
 
 def _without_values(address: str, at: int) -> str:
-    """Return an address without the values of secret parameters, of which none begins before ``at``."""
     pieces, done = [], 0
     while found := _NAME.search(address, at):
         at = found.end()

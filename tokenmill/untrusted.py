@@ -1,7 +1,7 @@
 """Reading untrusted bytes within limits: JSON, compressed data, files.
 
 Anyone who may write to a control topic, a store or a state file can put anything there. These functions return a value
-or raise one of the errors that they name, in bounded time and memory. They never fill the memory or block on an open.
+or raise an error that they name, in bounded time and memory, and never block on an open.
 """
 
 import os
@@ -24,17 +24,15 @@ MAX_JSON_DEPTH: Final = 32
 MAX_TOKENIZER_BYTES: Final = 256 * 1024 * 1024
 """Largest `tokenizer.json`: four times as large as any that is published."""
 _CHUNK_BYTES: Final = 1024 * 1024
-"""Bytes that are decompressed at a time."""
 
 FETCHERS: Final[list[Callable[[Path], int | None]]] = []
 """Of files that come when they are first read; each returns a descriptor, or None where it knows no such file."""
 
 
 def parse_json(data: bytes | memoryview, *, most: int = MAX_JSON_BYTES) -> Any:
-    """Return the value that JSON of at most ``most`` bytes spells.
+    """Return the value of JSON of at most ``most`` bytes; integers beyond 64 bits come as floats.
 
-    Integers beyond 64 bits come as floats. Raises ValueError where it is longer, nested deeper than `MAX_JSON_DEPTH`,
-    or no JSON in UTF-8.
+    Raises ValueError where it is longer, nested deeper than `MAX_JSON_DEPTH`, or no JSON in UTF-8.
     """
     if len(data) > most:
         raise ValueError(f"{len(data)} bytes of JSON, where at most {most} are read")
@@ -62,10 +60,7 @@ def _require_depth(value: Any) -> None:
 
 
 def inflated(packed: bytes, *, most: int) -> bytes:
-    """Return what zlib-compressed bytes hold.
-
-    Raises ValueError where it is more than ``most`` bytes, of which no more are ever in memory, or no such data.
-    """
+    """Return what zlib-compressed bytes hold; raises ValueError where that is more than ``most`` bytes, or damaged."""
     try:
         return b"".join(_pieces(packed, most))
     except zlib.error as error:
@@ -73,10 +68,7 @@ def inflated(packed: bytes, *, most: int) -> bytes:
 
 
 def unzipped(packed: bytes, digest: str, *, most: int = MAX_TOKENIZER_BYTES) -> bytes | None:
-    """Return what zlib-compressed bytes hold if it has this SHA-256 and at most ``most`` bytes, else None.
-
-    Anything else is never in memory as a whole, however large it is.
-    """
+    """Return what zlib-compressed bytes hold if it has this SHA-256 and at most ``most`` bytes, else None."""
     try:
         hashed = sha256()
         for piece in _pieces(packed, most):
@@ -106,13 +98,7 @@ def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
 
 
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-    """Open a regular file without blocking, and return its descriptor; a FIFO, whose open would block, is refused.
-
-    Raises:
-        DamagedError: it is no regular file.
-        OSError: as `os.open`.
-
-    """
+    """Open a regular file without blocking, return its descriptor; raises DamagedError where it is none, or OSError."""
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
     except FileNotFoundError:
@@ -132,10 +118,7 @@ def regular_file(path: Path | str) -> BufferedReader:
 
 
 def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
-    """Return what a regular file of at most ``most`` bytes holds; None: of any size.
-
-    Raises DamagedError where it is no regular file, or longer; OSError where it cannot be read.
-    """
+    """Return a regular file of ``most`` bytes; raises DamagedError where it is none, or longer, or OSError."""
     with regular_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
@@ -144,9 +127,5 @@ def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
 
 
 def read_json_file(path: Path | str, *, most: int = MAX_JSON_BYTES) -> Any:
-    """Return the value that a file of JSON holds.
-
-    Raises ValueError where it is no JSON within the bounds of `parse_json`; DamagedError where it is no regular file,
-    or too long; OSError where it cannot be read.
-    """
+    """Return the value of a file of JSON; raises as `parse_json` and `read_regular`."""
     return parse_json(read_regular(path, most=most), most=most)

@@ -28,9 +28,7 @@ from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError
 from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, layout, partitions_in
 
 LOOK_SECONDS: Final = 5.0
-"""How often the bucket is asked for new heads."""
 CLAIM_SECONDS: Final = 0.05
-"""How often it is looked which eras are wanted."""
 LONGEST_PAUSE: Final = 30.0
 """Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
 _CLAIM_BYTES: Final = 4096
@@ -122,7 +120,6 @@ class BucketCache:
         store = Store.open_or_create(path)
         store.add_stream(info, tokenizer_of(bucket, info))
         self.path = store.path
-        """The folder."""
         self._folder = CacheFolder(store.path, info)
         self._most_bytes = most_bytes
         self._claimed: Any = None
@@ -167,11 +164,10 @@ class BucketCache:
 
 
 _WORKS: Final[weakref.WeakSet["FetchWork"]] = weakref.WeakSet()
-"""Those of this process."""
 
 
 def _leave_locks() -> None:
-    """In a process that was forked, leave locks to the one that has the threads: they are held while any has them."""
+    """In a process that was forked, leave locks to the one with the threads: they are held while any has them."""
     for work in list(_WORKS):
         if work.eras is not None:
             work.eras.close()
@@ -186,7 +182,6 @@ class FetchWork:
     def __init__(self, bucket: Bucket, store: Store, folder: CacheFolder, most_bytes: int | None) -> None:
         self.ended = Event()
         self.error: TokenMillError | None = None
-        """Why nothing more will come."""
         self.eras: EraWriter | None = None
         """While this process fetches; with the lock."""
         self._bucket, self._store, self._folder, self._most_bytes = bucket, store, folder, most_bytes
@@ -272,10 +267,7 @@ class FetchWork:
 
 
 def cache_folder(store: Any, cache: Any, most_bytes: int | None) -> Path | None:
-    """Return the folder where ``store`` is the address of a bucket, else None.
-
-    Raises InputError where a folder is given without a bucket, or a bucket without a folder.
-    """
+    """Return the folder of a bucket, None of other stores; raises InputError where only one of the two is given."""
     if address_of(store) is None:
         for name, value in (("cache", cache), ("cache_bytes", most_bytes)):
             if value is not None:
@@ -291,12 +283,7 @@ def cache_folder(store: Any, cache: Any, most_bytes: int | None) -> Path | None:
 
 
 def open_cache(store: Any, stream: str, cache: Any, most_bytes: int | None) -> BucketCache | None:
-    """Return the cache of a stream where ``store`` is the address of a bucket, else None.
-
-    Raises:
-        InputError: as `cache_folder`.
-        BucketError, StoreError: as `BucketCache`.
-    """
+    """Return the cache of a stream of a bucket, None of other stores; raises as `cache_folder` and `BucketCache`."""
     folder = cache_folder(store, cache, most_bytes)
     return None if folder is None else BucketCache(Bucket.open(store), stream, folder, most_bytes)
 

@@ -28,7 +28,6 @@ class Fetched(NamedTuple):
 
     segment: BucketSegment
     files: dict[str, Data]
-    """By the ends of their names; the seal is the last one."""
     rows: Rows
 
     def blocks(self) -> Blocks:
@@ -57,10 +56,7 @@ def stream_of(bucket: Bucket, stream: str) -> StreamInfo:
 
 
 def tokenizer_of(bucket: Bucket, info: StreamInfo) -> bytes | None:
-    """Return the tokenizer file of a stream in a bucket; None where there is none, as where tokens are raw bytes.
-
-    Raises BucketError where it is another one than the stream's recipe names, or cannot be read.
-    """
+    """Return the tokenizer file of a stream, None if it has none; raises BucketError where it is not the recipe's."""
     digest = info.recipe.get("tokenizer_sha256")
     data = None if digest == RAW_BYTES_SHA256 else bucket.read(f"{info.name}/{TOKENIZER_FILE}")
     if data is not None and digest and sha256(data).hexdigest() != digest:
@@ -78,9 +74,7 @@ class RemoteSegment:
         self.blocks = segment.stop - segment.first
         whole = self.blocks == info.segment_blocks
         self.seal_end = "json" if whole else "commits"
-        """The end of the name of what seals it."""
         self.ends = ("bin", "docs", "index", "idx") if whole else ("bin", "docs")
-        """Those of its other files."""
         self._bucket, self._info = bucket, info
         self._base = f"{info.name}/{segment.partition}/{segment.first:012d}."
 
@@ -98,10 +92,7 @@ class RemoteSegment:
         return Manifest.decode(self.seal) if self.seal_end == "json" else None
 
     def read(self, end: str) -> Data:
-        """Fetch a file by the end of its name.
-
-        Raises BucketError where it is missing, is not what the head or the seal says, or cannot be read.
-        """
+        """Fetch a file by the end of its name; raises BucketError where it is missing, or not what was uploaded."""
         return self.seal if end == self.seal_end else self.checked(end, self.unchecked(end))
 
     def checked(self, end: str, data: Data) -> Data:

@@ -1,9 +1,9 @@
 """A bucket as a folder that is a store, for whoever reads it in any order: files come when they are first opened.
 
 The folder has all that the heads named when it was opened: descriptions, eras, and of each segment the name of its
-seal, a link to nothing, so that it is seen in listings. `open_regular` asks here for what is not there. So any process
-that has this module and reads the folder fetches, each file once, until the oldest segments are removed to keep within
-the bytes; who has mapped one keeps it.
+seal, a link to nothing, so that it is seen in listings. `open_regular` asks here for what is not there, so any process
+that has this module fetches, each file once. The oldest segments are removed to keep within the bytes; who has mapped
+one keeps it.
 """
 
 import os
@@ -24,7 +24,6 @@ from tokenmill.store.store import write_start
 from tokenmill.untrusted import FETCHERS, read_json_file
 
 _temporary: list[TemporaryDirectory[str]] = []
-"""Removed when the process ends."""
 
 
 class SegmentFolder:
@@ -88,11 +87,9 @@ class SegmentFolder:
 
 
 _folders: Final[dict[Path, SegmentFolder]] = {}
-"""Those of this process, by the streams' directories."""
 
 
 def _fetch(path: Path) -> int | None:
-    """Fetch a file of a segment, if it is in such a folder."""
     if not layout.segment_firsts([path.name]) or not (source := path.parents[1] / layout.SOURCE_FILE).exists():
         return None
     directory = path.parents[1]
@@ -140,11 +137,9 @@ def open_temporarily(store: Path) -> Path:
 
 
 def store_folder(store: Any, stream: str, cached: Any, most_bytes: int | None) -> Path:
-    """Return the directory of a store that is given by its path, or as a bucket with a folder for what is read.
+    """Return the directory of a store given by its path, or as a bucket with a folder for what is read.
 
-    Raises:
-        InputError: it is neither; a folder is given without a bucket, or a bucket without a folder.
-        BucketError, StoreError: as `open_folder`.
+    Raises InputError where it is neither, or only one of bucket and folder is given; else as `open_folder`.
     """
     if (folder := cache_folder(store, cached, most_bytes)) is None:
         return layout.store_directory(store)

@@ -1,9 +1,8 @@
-"""Numbered heads: what counts in a bucket, and in which order it came.
+"""Numbered heads: what counts in a bucket, and in which order it came (docs/format.md, "In a bucket").
 
-``<stream>/heads/<number, 8 digits>`` is created once and never replaced (docs/format.md, "In a bucket"). A head names
-the segments that are there since the head before, and the lines of the eras (as in ``eras.jsonl``) all of whose blocks
-are there with it. Readers take heads from 0 on; the first number that is missing ends the list. A head adds, and takes
-nothing back.
+A head, created once and never replaced, names the segments that are there since the head before, and the lines of the
+eras all of whose blocks are there with it. Readers take heads from 0 on; the first number that is missing ends the
+list. A head adds, and takes nothing back.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,6 @@ class BucketSegment(NamedTuple):
 
     partition: int
     first: int
-    """Number of its first block, a multiple of the bucket's ``segment_blocks``."""
     stop: int
     """Number after its last block: so many later, or fewer where the stream ended."""
     digest: str
@@ -69,14 +67,12 @@ class HeadLog:
     """The heads of a stream up to one, and what they say together; `add` and `look` take those that follow."""
 
     info: StreamInfo
-    """The stream as it is in the bucket."""
     next_number: int = 0
     before: str = ""
     """What the next head must name."""
     segments: dict[tuple[int, int], BucketSegment] = field(default_factory=dict)
-    """By partition and first block."""
     begins: dict[int, int] = field(default_factory=dict)
-    """The first block of each partition of which there is any."""
+    """The first block of each partition."""
     stops: dict[int, int] = field(default_factory=dict)
     """The number after its last block."""
     eras: list[Era] = field(default_factory=list)
@@ -93,10 +89,7 @@ class HeadLog:
         return all(part.stop <= reached.get(number, 0) for number, part in enumerate(era.ranges))
 
     def add(self, data: bytes) -> Head:
-        """Take the next head.
-
-        Raises ValueError where it is none, or does not continue the ones before; then nothing is taken.
-        """
+        """Take the next head; raises ValueError, and takes nothing, where it does not continue the ones before."""
         head = Head.decode(data)
         if (head.number, head.before) != (self.next_number, self.before):
             raise ValueError(f"it does not continue head {self.next_number - 1}")
@@ -120,8 +113,7 @@ class HeadLog:
     def look(self, bucket: Bucket) -> int:
         """Take all heads that the bucket has since; return how many these are.
 
-        Raises BucketError where a head that was there is not any more, one does not continue those before, or it cannot
-        be read.
+        Raises BucketError where one is not there any more, does not continue those before, or cannot be read.
         """
         known = self.next_number
         after = self.path(known - 2) if known > 1 else None

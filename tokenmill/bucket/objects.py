@@ -26,7 +26,6 @@ from tokenmill.untrusted import regular_file
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 Data: TypeAlias = bytes | memoryview
-"""The bytes of an object; of a view, items of one byte."""
 SCHEMES: Final = ("s3", "gs", "az", "file")
 BUCKET_FILE: Final = "bucket.json"
 """Says that there is a bucket of this format; with it a bucket is probed."""
@@ -36,10 +35,7 @@ _FINAL: Final = (PermissionError, FileNotFoundError)
 
 
 class StoredObjects:
-    """Objects behind an address of `obstore`; logins are in the environment, by the names that its own tools use.
-
-    Every failure is an OSError.
-    """
+    """Objects behind an address of `obstore`, whose names of variables logins have; every failure is an OSError."""
 
     _directory: Path | None = None
     """Of a mounted share."""
@@ -149,10 +145,7 @@ class Bucket:
 
     @classmethod
     def open(cls, address: str) -> "Bucket":
-        """Open the bucket at an address; nothing is asked for yet.
-
-        Raises BucketError where it is no address of a bucket, or no such directory.
-        """
+        """Open the bucket at an address; asks for nothing yet. Raises BucketError where it is none, or no directory."""
         address = address.rstrip("/")
         try:
             parts = urlsplit(address)
@@ -166,10 +159,7 @@ class Bucket:
         )
 
     def create(self, path: str, data: Data) -> bool:
-        """Create an object, unless it is there; return whether it now has these bytes, or has others; durably.
-
-        Raises BucketError where the bucket does not take it, or does not answer.
-        """
+        """Create an object durably, unless it is there; return whether it has these bytes now. Raises BucketError."""
         for tries in range(6):
             found: Data | None = data
             try:
@@ -231,10 +221,8 @@ class Bucket:
     def prepare(self) -> None:
         """Let the bucket be one, and see once that it creates a name only once.
 
-        Several servers ignore the condition and answer "created" to both of two creations of one name; two uploaders
-        could then replace what each other wrote.
-
-        Raises BucketError where it is such a server, or a bucket of another format, or as `create`.
+        Several servers answer "created" to both of two creations of one name; uploaders could replace each other's
+        objects. Raises BucketError where it is such a server, or a bucket of another format, or as `create`.
         """
         mine = canonical_json({"format": FORMAT}) + b"\n"
         self.require(BUCKET_FILE, mine)

@@ -30,11 +30,9 @@ class FollowerState(NamedTuple):
     """The state of a follower, between two looks or after a new era."""
 
     last: Era | None
-    """The last era; None before the first."""
     position: int | None
     """Offset of its record on the control topic; None: look from the log's beginning."""
     ignored: int
-    """Records ignored so far."""
 
 
 class EraFollower:
@@ -49,7 +47,6 @@ class EraFollower:
         self.position = position if last is not None else None
         """The offset from which to look; None: from the log's beginning."""
         self.log = EraLog(fingerprint, last)
-        """The chain of the eras seen so far."""
         self.ignored = 0
         """Records with the key of an era that are no next era; those after the last era count again with each look."""
 
@@ -59,10 +56,7 @@ class EraFollower:
         return FollowerState(self.log.last, self.position, self.ignored)
 
     def holds(self, record: LogRecord | None) -> bool:
-        """Return whether the first record of a look from `position` is the last era that was seen.
-
-        If not, the broker lost its log's tail, and other records may be at the same offsets: `restart`.
-        """
+        """Return whether a look's first record is the last era that was seen; else the log lost its tail: `restart`."""
         last = self.log.last
         return (
             record is not None
@@ -79,20 +73,14 @@ class EraFollower:
         self.ignored = 0
 
     def rewind(self, state: FollowerState) -> None:
-        """Go back to that state, as if nothing had been read since: for a look that did not reach the log's end.
-
-        The eras found since then were not handed on, so nothing may depend on them.
-        """
+        """Go back to that state: for a look that did not reach the log's end, whose eras were not handed on."""
         self._known = None
         self.log = EraLog(self._fingerprint, state.last)
         self.position = state.position
         self.ignored = state.ignored
 
     def add(self, record: LogRecord) -> Era | None:
-        """Take the next record; return the era if it is one that was not seen before.
-
-        Raises DifferenceError where the last era that was seen is not on the chain that is in the log now.
-        """
+        """Return a record's era if it is new; raises DifferenceError where the last one seen is not on this chain."""
         if record.key != ERA_KEY:
             return None
         era = self.log.add(record.value)
@@ -109,10 +97,7 @@ class EraFollower:
         return None
 
     def finish(self) -> None:
-        """End a look: the log's end was reached.
-
-        Raises DifferenceError where the log was read again and ends before the era that was seen last.
-        """
+        """End a look, at the log's end; raises DifferenceError where that is before the era that was seen last."""
         if self._known is not None:
             raise self._lost(self._known)
 

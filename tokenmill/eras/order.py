@@ -15,14 +15,13 @@ import xxhash
 
 _ROUNDS: Final = 8
 _BITS_AT_LEAST: Final = 3
-"""Four rounds give a pseudorandom permutation of a large domain (Luby and Rackoff). Of five items all orders are as
-likely as each other only with more rounds, and halves of three bits or more: measured by chi squared."""
+"""Of five items all orders are as likely as each other only with more than the four rounds that large domains need
+(Luby and Rackoff), and with halves of three bits or more: measured by chi squared."""
 _WORTH_A_TABLE: Final = 4
 """A table of the whole square is cheaper from one position for four of its items on."""
 _SMALL: Final = 1 << 2 * _BITS_AT_LEAST
-"""Up to so many items, all of which the smallest square holds, the whole order is computed at once: where few of its
-values are items, arrays would walk through it in dozens of steps, each of which costs as much for two values as for
-thousands."""
+"""Up to so many items, the whole order is computed at once: where few values of the square are items, arrays would walk
+through it in dozens of steps."""
 _BYTE_BITS: Final = 8
 """Halves of so many bits are looked up as bytes, at half the cost: eras of up to 65,536 samples."""
 _KEY: Final = Struct("<qQQB")
@@ -97,7 +96,7 @@ class Permutation:
         return np.array(items, np.int64)
 
     def _walk(self, positions: Positions) -> Positions:
-        """Return the items at positions by a table of the whole square: walking then costs look-ups."""
+        """Return the items at positions by a table of the whole square."""
         table = self._square()
         items = table.take(positions)
         flat = items.reshape(-1)
@@ -135,10 +134,7 @@ class Permutation:
         return tables
 
     def _encipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Return what the network makes of values in its square.
-
-        A half has few values: where there are more halves than these, what a round makes of each is looked up.
-        """
+        """Return what the network makes of values in its square, by look-ups where these are more than halves."""
         bits, mask = np.uint64(self._bits), np.uint64((1 << self._bits) - 1)
         left, right = values >> bits, values & mask
         mixed = np.empty_like(values)

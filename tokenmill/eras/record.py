@@ -37,13 +37,12 @@ class EraRange(NamedTuple):
     """The blocks ``[first, stop)`` of a partition."""
 
     first: int
-    """Number of the first block in its partition."""
     stop: int
-    """Number after the last block; ``first`` where the range is empty."""
+    """Behind the last block; ``first`` where the range is empty."""
     before: bytes
-    """The chain hash before block ``first``, 16 bytes."""
+    """The chain hash before block ``first``."""
     after: bytes
-    """The chain hash after block ``stop - 1``, 16 bytes; ``before`` where the range is empty."""
+    """The chain hash after the last block; ``before`` where the range is empty."""
 
     @property
     def blocks(self) -> int:
@@ -56,11 +55,9 @@ class Era:
     """A numbered set of block ranges, one for each partition, that becomes trainable at once."""
 
     number: int
-    """The era's number, from 0."""
     before: bytes
-    """The hash of the era before, 16 bytes; of era 0: `first_hash`."""
+    """The hash of the era before; of era 0: `first_hash`."""
     ranges: tuple[EraRange, ...]
-    """Of partitions 0, 1, ..."""
     closed: int
     """When it was written, in milliseconds since 1970: for people and for lags; nothing is decided by it."""
     end: bool = False
@@ -90,10 +87,7 @@ class Era:
 
     @classmethod
     def unpack(cls, value: bytes) -> Self:
-        """Return the era that `pack` made these bytes of.
-
-        Raises ValueError where they are no era of this version. Readers ignore such a record.
-        """
+        """Return the era that `pack` made these bytes of; raises ValueError where they are no era of this version."""
         try:
             found = parse_json(value)
             era = cls(
@@ -120,8 +114,7 @@ def era_hash(value: bytes) -> bytes:
 def why_no_era(value: bytes | None) -> str | None:
     """Return why the value of a record with key `ERA_KEY` is no era of any stream; None where it is one.
 
-    An era that does not continue the chain is still one: where two writers close the same era, the second one writes
-    such a record.
+    One that does not continue the chain is an era: the second one of two writers that close the same era.
     """
     try:
         Era.unpack(value or b"")
@@ -141,7 +134,6 @@ def _range(part: Sequence[Any]) -> EraRange:
 
 
 def _require_sound(era: Era) -> None:
-    """Raise ValueError for values that no writer writes, as far as the record alone shows."""
     numbers = [era.number, era.closed, *(number for part in era.ranges for number in part[:2])]
     if not all(type(number) is int and 0 <= number < _BEYOND for number in numbers) or type(era.end) is not bool:
         raise ValueError("no era: a number is negative, beyond all bounds, or none")
@@ -159,17 +151,15 @@ def _require_sound(era: Era) -> None:
 class EraLog:
     """The chain of eras of a stream: `add` takes the log's records in order. Holds only the last era.
 
-    Several writers may believe that it is their turn. The log alone decides which of their records count, so all
-    readers of one log agree. A record counts if it names the hash of the era before, continues each partition at the
-    block and chain hash where that era ended, and follows no end marker. Its place in the log does not matter: after
-    the log lost an era, a live writer's next one continues nothing and is ignored.
+    The log alone decides which records of several writers count. One counts if it names the hash of the era before,
+    continues each partition at the block and chain hash where that era ended, and follows no end marker. Its place does
+    not matter: after the log lost an era, a live writer's next one continues nothing and is ignored.
     """
 
     def __init__(self, fingerprint: bytes, last: Era | None = None) -> None:
         """Begin after era ``last`` of the stream with this fingerprint; None: before era 0."""
         self.fingerprint: Final = fingerprint
         self.last = last
-        """The last era, None before the first."""
         self.head = first_hash(fingerprint) if last is None else last.hash
         """The hash that the next era must name."""
 
@@ -189,10 +179,7 @@ class EraLog:
         return 0 if self.last is None else len(self.last.ranges)
 
     def end(self, partition: int) -> tuple[int, bytes]:
-        """Return the block, and the chain hash before it, with which a partition's next range begins.
-
-        A partition that is in no era yet begins at block 0.
-        """
+        """Return the block, and the chain hash before it, with which a partition's next range begins."""
         if self.last is None or partition >= self.partitions:
             return 0, genesis_hash(self.fingerprint, partition)
         found: EraRange = self.last.ranges[partition]

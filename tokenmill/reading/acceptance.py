@@ -32,7 +32,6 @@ class Blocks:
     """The blocks' token ids back to back, as they are on the wire and on disk."""
     entries: Sequence[bytes]
     chains: Sequence[bytes]
-    """The chain hash after each block."""
 
     @property
     def end(self) -> int:
@@ -47,7 +46,6 @@ class Taken:
     blocks: Blocks
     """What is new; nothing in a carry."""
     dropped: int
-    """Blocks of the message that had been taken before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +89,12 @@ class Acceptor:
         self._block_bytes = block_bytes
         self._recall = recall
         self._remembered = deque((self.chain,), MEMORY)
-        """The hashes before the last blocks, `next_block` included."""
 
     def offer(self, message: Message) -> Taken | Dropped | Gap:
         """Take what is new in the message.
 
-        Raises FingerprintError where the message belongs to another stream; DamagedError where the message contradicts
-        itself; DifferenceError where the message holds other blocks than those that the reader took.
+        Raises FingerprintError where it belongs to another stream; DamagedError where it contradicts itself;
+        DifferenceError where it holds other blocks than those that the reader took.
         """
         self._check_form(message)
         if message.first > self.next_block:
@@ -118,10 +115,7 @@ class Acceptor:
         return self._remembered[at] if -len(self._remembered) <= at < 0 else self._recall(block)
 
     def require_hash(self, block: int, chain: bytes) -> None:
-        """Check that ``chain`` is the hash before a block that was taken, where that is still known.
-
-        Raises DifferenceError where it is another.
-        """
+        """Raise DifferenceError where the hash before a block that was taken is known, and another one."""
         known = self.chain_at(block)
         if known is not None and known != chain:
             raise DifferenceError(

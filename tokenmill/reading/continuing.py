@@ -2,8 +2,6 @@
 
 A new owner takes the furthest cursor of the contiguous run of messages, not that of the last message: a zombie's older
 one may be there. Resuming from an older position is always safe, because the same records give the same blocks.
-
-The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.kafka.token_topic`, lists in the simulation.
 Everything is read again when a log moved meanwhile (retention, a lost tail): what a half-read log says is no reason to
 halt.
 """
@@ -43,13 +41,12 @@ class ResumePoint:
 
     cursor: Cursor
     chain: bytes
-    """Chain hash before block ``cursor.block``."""
     totals: Totals
     open_tokens: bytes = b""
     """The open blocks so far, where a carry holds them."""
     open_entry: bytes = b""
     references: bytes = NO_BLOCKS
-    """The same as references, in a packing that has several (`tokenmill.wire.pieces`)."""
+    """The same as references, in a packing that has several."""
 
     @property
     def is_complete(self) -> bool:
@@ -70,9 +67,7 @@ class Run:
     point: ResumePoint
     """The furthest one in the run that the source still holds all of that it needs; else the furthest."""
     first: int
-    """Number of the block with which the run begins."""
     furthest: Cursor
-    """The furthest cursor in the run."""
 
 
 def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:
@@ -83,15 +78,13 @@ def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:
 class RunFinder:
     """Finds the contiguous runs among the messages of a token partition, whatever their order; `add` each one.
 
-    Holds one reader for each run and no message, so a whole partition can be read through it in little memory. More
-    than one run means a gap: read more of the partition before believing any.
+    Holds no message, so a whole partition can be read through it. More than one run means a gap: read more.
     """
 
     def __init__(self, new_acceptor: NewAcceptor, *, whole: bool, source_first: int = 0) -> None:
-        """Make readers with ``new_acceptor``.
+        """Make readers with ``new_acceptor``; ``source_first`` is the first offset that the source holds.
 
-        With ``whole``, the messages will be all that the partition ever held: what begins at block 0 must begin there
-        with the chain's own first hash. ``source_first`` is the first offset that the source holds.
+        With ``whole``, the messages will be all that there ever were: block 0 must continue the chain's own first hash.
         """
         self._new_acceptor = new_acceptor
         self._source_first = source_first
@@ -108,7 +101,6 @@ class RunFinder:
             self._join(place - 1)
 
     def _join(self, place: int) -> None:
-        """Make one run of the one at ``place`` and those that it has reached."""
         run = self._open[place]
         while place + 1 < len(self._open) and self._open[place + 1].first <= run.acceptor.next_block:
             run.join(self._open.pop(place + 1))
@@ -124,8 +116,6 @@ class RunFinder:
 
 @dataclass(slots=True)
 class _OpenRun:
-    """A run that may still grow."""
-
     first: int
     before: bytes
     """Chain hash before the first block: the reader forgets it when the run grows long."""
@@ -135,7 +125,6 @@ class _OpenRun:
     """The furthest one that the source holds all of that it needs."""
 
     def offer(self, message: Message, source_first: int) -> bool:
-        """Take what continues the run; return whether there was anything."""
         verdict = self.acceptor.offer(message)
         if isinstance(verdict, Gap):
             return False
@@ -147,10 +136,7 @@ class _OpenRun:
         return isinstance(verdict, Taken)
 
     def join(self, other: "_OpenRun") -> None:
-        """Become one with a run whose beginning this one has reached.
-
-        Raises DifferenceError where the two hold different blocks.
-        """
+        """Become one with a run whose beginning this one has reached; raises DifferenceError where they differ."""
         ahead, behind = self.acceptor, other.acceptor
         if ahead.next_block < behind.next_block:
             ahead, behind = behind, ahead
@@ -199,25 +185,15 @@ class ChainLogs(Protocol):
         ...
 
     def messages(self, start: int, end: int) -> AsyncIterator[Message]:
-        """Yield the messages of the token partition at the offsets ``[start, end)``.
-
-        Raises MovedError where the partition does not hold these offsets any more, DamagedError where a record there is
-        none of TokenMill's.
-        """
+        """Yield the token partition's messages ``[start, end)``; raises MovedError, DamagedError for strays."""
         ...
 
     async def record(self, offset: int) -> SourceRecord | None:
-        """Return the raw partition's record at an offset; None where there is none.
-
-        Raises MovedError where the partition does not reach the offset any more.
-        """
+        """Return the raw partition's record at an offset, None where there is none; raises MovedError."""
         ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
-        """Yield the raw partition's records at the offsets ``[start, end)``, several at a time.
-
-        Raises MovedError where the partition does not hold these offsets any more.
-        """
+        """Yield the raw partition's records ``[start, end)``, several at a time; raises MovedError."""
         ...
 
 
@@ -225,9 +201,7 @@ class Extent(NamedTuple):
     """How far the blocks of a token partition reach without a gap."""
 
     blocks: int
-    """The number of the block after the last one."""
     hash: bytes
-    """The chain hash after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +259,8 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
     """Find how far the blocks of a token partition reach without a gap; None where its first one is not there.
 
     ``logs`` needs no raw partition. Blocks that retention removed count as there once were: a tail that is one run
-    continues what was before it, as for `find_tail`. So do then the first ``known`` blocks, which were once seen
-    without a gap: what retention left of a zombie's old messages must not hide the run that goes on behind them.
+    continues what was before it. So do the first ``known`` blocks, once seen without a gap: what retention left of a
+    zombie's old messages must not hide the run that goes on behind them.
 
     Raises:
         DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
@@ -308,12 +282,9 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
 async def _runs(
     logs: ChainLogs, recipe: Recipe, partition: int, first: int, end: int, *, source_first: int = 0
 ) -> tuple[list[Run], bool, Sequence[Message]]:
-    """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
+    """Read ever more of the tail until it is one run that the source still reaches, or the whole partition is read.
 
-    A run that the source does not reach any more is not enough either: another owner's message, with many of a slow
-    one's behind it, may have gone further.
-
-    Returns as well whether what was read is all that the partition ever held, and the last messages.
+    Returns the runs, whether these messages are all that there ever were, and the last messages.
     """
     new_acceptor = partial(Acceptor, recipe.fingerprint, partition, recipe.block_bytes)
     size = FIRST_TAIL
@@ -332,12 +303,7 @@ async def _runs(
 
 
 def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
-    """Return the first of the runs, in the order of their blocks, whose end the source still reaches.
-
-    Raises:
-        GapError, SourceError: it reaches none of them.
-
-    """
+    """Return the first run whose end the source still reaches; raises GapError or SourceError where it reaches none."""
     for run in found:
         if source_first <= run.point.needs_from:
             return run
@@ -374,13 +340,9 @@ async def place_below(span: tuple[int, int], block: int, first_message: FirstMes
 
 
 async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -> None:
-    """Check that the record that a cursor remembers is still there, unchanged, if the log still reaches it.
+    """Check that the record that a cursor remembers is there, unchanged, if the log (``held``) still reaches it.
 
-    ``held`` are the first offset that the source holds and the one after its last.
-
-    Raises:
-        SourceError: it is not, or the log ends before the cursor.
-
+    Raises SourceError where it is not, or the log ends before the cursor.
     """
     first, end = held
     if end < cursor.next_offset or end <= cursor.last_offset:
@@ -394,11 +356,10 @@ async def check_source(logs: ChainLogs, cursor: Cursor, held: tuple[int, int]) -
 
 
 def before_gap(point: ResumePoint, earliest: int) -> ResumePoint:
-    """Return the same point of the chain, before the offsets without records that a carry's cursor has passed.
+    """Return the same point, before the offsets without a producer's records that a carry's cursor has passed.
 
-    They held no record of a producer when they were passed (transaction markers, aborted records). A log that lost its
-    tail there, and got other text, still holds the remembered record; so the chain goes on right behind it, at
-    ``earliest`` or above.
+    A log that lost its tail there, and got other text, still holds the remembered record; so the chain goes on right
+    behind it, at ``earliest`` or above.
     """
     cursor = point.cursor
     if cursor.within:

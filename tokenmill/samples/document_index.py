@@ -1,9 +1,8 @@
 """Where the documents of a stream are in its blocks: an index made of pieces alone, 12 bytes a document.
 
-A document is the pieces with its record's offset, in the order of their positions, wherever they are: consecutive
-blocks hold a long one where documents are packed one behind the other, others where they are fitted. It is listed when
-its pieces reach from position 0 to its end. That is seen where a piece ends before its block does. Where none does, it
-is the packing that says when all of a document is there, or the stream's end (`DocumentIndex.of_ranges`).
+A document is the pieces with its record's offset, in the order of their positions: in consecutive blocks, or in others
+where documents are fitted. It is listed when its pieces reach from position 0 to its end. That is seen where a piece
+ends before its block does; else the packing says when all of it is there, or the stream's end (`of_ranges`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,9 +31,7 @@ class DocumentPieces(NamedTuple):
     partitions: Numbers
     blocks: Numbers
     starts: Numbers
-    """Index in the block of its first token."""
     positions: Numbers
-    """Index of that token in the document."""
     lengths: Numbers
 
 
@@ -44,7 +41,6 @@ class DocumentIndex:
     def __init__(self, block_tokens: int, documents: "_Documents", bounds: Numbers) -> None:
         """Take the documents of all partitions, and the number of each partition's first, and of all."""
         self.lengths = documents.lengths
-        """Tokens of each document."""
         self.unfinished = documents.unfinished
         """Documents that begin in the ranges, and are not listed because it is not known that their ends are there."""
         self._block_tokens = block_tokens
@@ -62,16 +58,13 @@ class DocumentIndex:
         Behind whole blocks alone, a rest may be in a block that is still open, and is in one that has left as soon as a
         record over ``max_age_offsets`` later has a piece.
 
-        ``ended``: the ranges reach to the stream's end, and nothing comes behind them. Then a document that ends with a
-        block is whole if the last token there is one that ends documents; or in any case, if none does, or if the
-        packing leaves nothing in open blocks.
+        ``ended``: nothing comes behind these ranges. Then a document that ends with a block is whole if the last token
+        there is one that ends documents; or in any case, if none does, or if the packing leaves nothing in open blocks.
 
         Tokens that several blocks repeat are there once: the token that two chunks share, and in ``rows`` those before
         and after a text.
 
-        Raises:
-            InputError: blocks are not in the store (any more).
-            DamagedError: the document table is damaged.
+        Raises InputError where blocks are not in the store (any more); DamagedError for the document table.
         """
         packing, recipe = packing_in(info), info.recipe
         repeated = len(recipe.get("begin_of_document", ())) if isinstance(packing, Rows) else 0
@@ -152,7 +145,6 @@ class _Documents(NamedTuple):
 
 
 def _joined(parts: Sequence[_Documents]) -> _Documents:
-    """Return the documents of all parts, numbered on."""
     firsts = np.cumsum([0, *(len(part.places) for part in parts)]).tolist()
     owners = [part.owners + first for part, first in zip(parts, firsts, strict=False)]
     return _Documents(
@@ -166,8 +158,6 @@ def _joined(parts: Sequence[_Documents]) -> _Documents:
 
 
 class _Columns(NamedTuple):
-    """Pieces of documents, one entry each."""
-
     offsets: Numbers
     positions: Numbers
     places: Numbers
@@ -183,13 +173,11 @@ class _PartitionDocuments:
         self._repeated = repeated
         """Tokens before a text, which each further row of its document begins with; positions do not count them."""
         self._highest = -1
-        """Highest offset of a piece so far."""
         self._pending = _Columns(*(np.empty(0, np.int64) for _ in _Columns._fields))
         """The pieces of documents that are not whole yet."""
         self._found: list[_Documents] = []
 
     def add(self, blocks: Numbers, pieces: Pieces) -> None:
-        """Take the pieces of blocks."""
         starts = pieces.rows["start"].astype(np.int64)
         stops = np.empty_like(starts)
         stops[:-1] = starts[1:]
@@ -208,7 +196,6 @@ class _PartitionDocuments:
         self._put_together(self._pending, 0, are_whole)
 
     def documents(self) -> _Documents:
-        """Return the documents that are whole, by place."""
         places, lengths, owners, owned_places, owned_lengths, _ = _joined(self._found)
         if (places[1:] < places[:-1]).any():
             order = np.argsort(places, kind="stable")
@@ -271,12 +258,8 @@ def documents_beginning_in(
     """Return an index whose first documents are those that begin in blocks ``[first, stop)``, and how many these are.
 
     They are in the order of their first tokens, and a function of the chain: later blocks are read as far as these
-    documents go on. Of a stream that has ended, with block ``end``, they are those that are whole (see
-    `DocumentIndex.of_ranges`); the last number counts the others. None where it is not known yet how all of them end.
-
-    Raises:
-        InputError: the blocks are not (or no longer) in the store.
-        DamagedError: the document table is damaged.
+    documents go on. Of a stream that has ended, with block ``end``, they are those that are whole; the last number
+    counts the others. None where it is not known yet how all of them end. Raises as `DocumentIndex.of_ranges`.
     """
     begun = int((reader.pieces_of(np.arange(first, stop)).rows["position"] == 0).sum())
     ahead, last = 1, reader.blocks if end is None else end
@@ -294,10 +277,7 @@ def documents_beginning_in(
 
 
 def packing_in(info: StreamInfo) -> PackingParameters:
-    """Return the packing of a stream, with its parameters; ``concat`` where stream.json has no genesis.
-
-    Raises SettingsError where a later version made the stream, with a packing that is not known here.
-    """
+    """Return the packing of a stream, ``concat`` without a genesis; raises SettingsError where it is not known here."""
     return packing_parameters(info.recipe.get("packing", CONCAT), info.recipe.get("packing_parameters") or {})
 
 
@@ -308,7 +288,6 @@ def most_age(info: StreamInfo) -> int | None:
 
 
 def _end_with(reader: PartitionReader, token: int | None, blocks: Numbers) -> npt.NDArray[np.bool_]:
-    """Return which blocks have this last token; all where it is None."""
     found = np.ones(len(blocks), np.bool_)
     for where, tokens, rows in reader.parts(blocks) if token is not None else ():
         found[where] = tokens[rows, -1] == token

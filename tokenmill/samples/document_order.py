@@ -1,7 +1,7 @@
-"""The orders in which documents are gone through: pure functions of their eras, their lengths and a seed.
+"""The orders of documents in a pass: pure functions of their eras, their lengths and a seed.
 
-Each gives the documents of one pass as numbers. `Permutation` makes every choice, so an order is the same everywhere,
-and what is drawn without replacement is the beginning of a permutation.
+`Permutation` makes every choice, so an order is the same everywhere, and what is drawn without replacement is the
+beginning of a permutation.
 """
 
 import itertools
@@ -14,8 +14,7 @@ from tokenmill.eras import Permutation
 from tokenmill.samples.sequence import Numbers
 
 _STRATA: Final = 1 << 61
-"""Added to the number of a stratum, and twice as much to a window's, where a permutation wants that of an era: keys of
-their own."""
+"""Where permutations want the number of an era, a stratum has this plus its own, a window twice as much: other keys."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -35,8 +34,7 @@ def era_order(eras: Numbers, *, seed: int, passed: int, shuffle: bool) -> Number
 def bucket_order(order: Numbers, lengths: Lengths, *, window: int, bucket: int, seed: int, passed: int) -> Numbers:
     """Return documents so that ``bucket`` consecutive ones are about as long.
 
-    Each ``window`` of the order is sorted by length and cut into buckets, and these are permuted. The rest that fills
-    no bucket comes last in its window.
+    Each ``window`` is sorted by length and cut into buckets, and these are permuted; what fills no bucket comes last.
     """
     found = np.empty_like(order)
     for number, start in enumerate(range(0, len(order), window)):
@@ -56,7 +54,6 @@ class Stratum(NamedTuple):
     """Tokens of the shortest; 0 where there are none."""
     longest: int
     documents: int
-    """How many there are."""
     share: int
     """How many were to be drawn."""
 

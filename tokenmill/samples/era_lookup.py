@@ -1,10 +1,9 @@
 """Which era holds a sample, and the pin of a run: an era's hash in its state, by which other content is recognised.
 
 A fingerprint says how a stream was made, not of which text: two clusters with one recipe have streams of the same name
-and fingerprint. The hash of an era covers its blocks, by their chain hashes, and through ``before`` all eras before it.
-So the last era that a position has used pins it: in the first pass the era of the sample before it, in later passes the
-sequence's last era (the end marker, where that ends the sequence). Eras never change, so a position has the same pin in
-every store of a stream.
+and fingerprint. The hash of an era covers its blocks and all eras before it. So the last era that a position has used
+pins it, the same in every store: in the first pass the era of the sample before it, in later passes the sequence's last
+era (the end marker, where that ends the sequence).
 """
 
 import logging
@@ -20,8 +19,7 @@ from tokenmill.samples.position import Content, Position, SequenceId
 from tokenmill.store import EraReader, StreamInfo, open_eras
 
 _REMEMBERED: Final = 1 << 13
-"""Eras whose pins are kept in memory, in 2 MiB: a loop reads a chunk of batches ahead, and each batch may end in an era
-of its own. Other pins are looked up in the store."""
+"""Eras whose pins are kept in memory, in 2 MiB: each batch that a loop reads ahead may end in an era of its own."""
 
 UNPINNED: Final = (
     "a state does not say over which content it was saved (tokenmill was older): make sure that the store is the one "
@@ -37,7 +35,6 @@ class EraPlace(NamedTuple):
 
     era: int
     passed: int
-    """How many passes were complete before."""
     start: int
     """The number of the era's first sample in this pass."""
 
@@ -89,10 +86,7 @@ class EraPlaces:
         return EraPlace(number, passed, begin + self.between(first, number))
 
     def first_samples(self, number: int) -> list[int]:
-        """Return the number of an era's first sample in each pass; empty if the sequence has no such era.
-
-        Until the sequence's last era is there, only the first pass is known and returned.
-        """
+        """Return the number of an era's first sample in each pass, the first one alone until the last era is there."""
         first = self._sequence.eras[0]
         if not first <= number <= self.last_era():
             return []
@@ -127,17 +121,13 @@ class _Stretch(NamedTuple):
 
 
 class UsedContent:
-    """The pins of a sequence's positions in one store, and how far its eras reach; safe to use from several threads.
+    """The pins of a sequence's positions in one store, and how far its eras reach; for several threads.
 
     Pins of what a run has just read are kept in memory, so a state for each batch reads no file.
     """
 
     def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int) -> None:
-        """Open the eras of the stream for this object alone; each block has ``views`` samples.
-
-        Raises:
-            DamagedError: their files are damaged.
-        """
+        """Open the eras of the stream for this object alone; raises DamagedError where they are damaged."""
         self._store = store
         self._info = info
         self._eras = open_eras(store, info.name)
@@ -147,41 +137,28 @@ class UsedContent:
         """Ascending, without overlap."""
         self._latest = _Stretch(0, 0, Content(0, ""))
         self._agreed: Content | None = None
-        """The content of the state that was compared with this store and agrees."""
 
     def total(self) -> int | None:
-        """Return how many samples the sequence has, as of now; None until its last era is in the store.
-
-        Raises DamagedError where the files of the eras are damaged.
-        """
+        """Return how many samples there are, None until the last era is in the store; raises DamagedError."""
         with self._lock:
             found = self._places.total()
             return self._places.total() if found is None and self._eras.refresh() else found
 
     def used(self, sample: int) -> tuple[int, int] | None:
-        """Return how many passes came before a sample's, and when its era was closed, in milliseconds since 1970.
-
-        None where no era in the store has it; raises as `total`.
-        """
+        """Return the passes before a sample's and when its era was closed, None if it has none; raises as `total`."""
         with self._lock:
             self._eras.refresh()
             place = self._places.place(sample)
             return None if place is None else (place.passed, self._eras.era(place.era).closed)
 
     def behind(self, sample: int) -> tuple[int, int]:
-        """Return how many blocks, in how many eras, the store has now in the pass of the sample that comes next.
-
-        Without those before it; raises as `total`.
-        """
+        """Return the blocks and eras that are there behind a sample, in the pass of the next; raises as `total`."""
         with self._lock:
             self._eras.refresh()
             return self._places.behind(sample)
 
     def remember(self, place: EraPlace, samples: int) -> None:
-        """Keep the pin of an era of ``samples`` samples that a run begins to read.
-
-        Raises DamagedError where the era is damaged.
-        """
+        """Keep the pin of an era of ``samples`` samples that a run begins to read; raises DamagedError."""
         with self._lock:
             known = self._remembered
             if known and known[-1].start <= place.start < known[-1].stop:  # later passes are one stretch each
@@ -195,11 +172,10 @@ class UsedContent:
             known.append(self._stretch(place, samples))
 
     def pin(self, position: Position) -> Position:
-        """Return the same position with its pin; reads no file where a run has just read.
+        """Return the same position with its pin: where the store does not reach it, the last era that is known.
 
-        Where the store does not reach the position, the last era that is known pins it. The content of a state that
-        does not agree with this store, or was not compared with it yet, is kept. Raises DamagedError where the eras are
-        damaged.
+        The content of a state that does not agree with this store, or was not compared yet, is kept. Raises
+        DamagedError.
         """
         if position.content is not None and position.content != self._agreed:
             return position
@@ -207,20 +183,14 @@ class UsedContent:
         return position if content == position.content else replace(position, content=content)
 
     def accept(self, position: Position) -> Position:
-        """Return the position from which a run continues; log a warning where the state is old and has no pin.
-
-        Raises as `compare`.
-        """
+        """Return where a run continues, with a warning where an old state has no pin; raises as `compare`."""
         if position.unpinned:
             log.warning("%s", UNPINNED)
         self.compare(position)
         return position
 
     def doubt(self, position: Position) -> str | None:
-        """Return, for people, why it is unknown whether a position belongs to this store's content; None if it does.
-
-        Raises as `compare`.
-        """
+        """Return why it is unknown whether a position belongs to this content, None if it does; raises as `compare`."""
         if position.unpinned:
             return UNPINNED
         if not self.compare(position):
@@ -231,10 +201,9 @@ class UsedContent:
         return None
 
     def compare(self, position: Position) -> bool:
-        """Return whether a position's content is that of this store; False: that era is not there yet.
+        """Return whether a position's content, if it has a pin, is this store's; False: that era is not there yet.
 
-        Once the store's eras reach the position, the answer is definite. A position without a pin agrees. Raises
-        InputError where it is other content, DamagedError where the eras are damaged.
+        Raises InputError where it is other content, DamagedError where the eras are damaged.
         """
         wanted = position.content
         if wanted is None or wanted == self._agreed:

@@ -3,14 +3,14 @@
 docs/training.md has the rule, and a plain program that follows it. Weights are fractions, so no host rounds.
 
 Where all weights are known beforehand, no stream is ever off by a whole sample: each unit of a stream has the window in
-which an ideal division would make it, these windows can all be kept (the ideal division shows it), and who always
-takes what is due first keeps them (Tijdeman 1980; Pfair scheduling). A change that is made known only when it begins
-can find several streams so far behind that not all can be served at once: they are then late by a part of a sample for
-as long as that takes, and it is never added up.
+which an ideal division would make it, these windows can all be kept (the ideal division shows it), and who always takes
+what is due first keeps them (Tijdeman 1980; Pfair scheduling). A change that is made known only when it begins can find
+several streams so far behind that not all can be served at once: they are then late by a part of a sample for as long
+as that takes, and it is never added up.
 
-A `Schedule` is the part of a mixture's state that gives the order. It is equal on all ranks and says all that was ever
-asked of it: the weights that were given, each change with the place at which it was made known, and each stream that
-left. What was known at a place is a `Plan`.
+A `Schedule`, the part of a mixture's state that gives the order, is equal on all ranks and says all that was ever asked
+of it: the weights that were given, each change with the place at which it was made known, and each stream that left.
+What was known at a place is a `Plan`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,6 @@ class Plan:
     """Pieces that follow each other, the first one from sample 0 on."""
 
     names: tuple[str, ...]
-    """Of the streams, ascending."""
     pieces: tuple[WeightPiece, ...]
     left: tuple[tuple[int, int, int], ...] = ()
     """Streams that left: their index, the sample from which on they give none, and how many they gave. A piece begins
@@ -107,9 +106,7 @@ class _Pattern(NamedTuple):
     offsets: Numbers
     """Of each choice, how many of its stream's came before it in the pattern."""
     counts: Numbers
-    """Of each stream, its choices in the pattern."""
     taken: Numbers
-    """Of each stream, what it gave before ``start``."""
 
     def at(self, samples: Numbers) -> tuple[npt.NDArray[np.int64], Numbers]:
         if len(self.choices) == 1:
@@ -131,8 +128,8 @@ class _Pattern(NamedTuple):
 class Mixer:
     """Goes through the samples of a mixture, from a place where it is known what each stream has given.
 
-    Costs nothing that grows with what came before. Where weights stay the same and are fractions of no more than
-    65,536, a pattern repeats itself, and choices are looked up in it; else each costs about a microsecond.
+    Where weights stay the same and are fractions of no more than 65,536, a pattern repeats itself, and choices are
+    looked up in it; else each costs about a microsecond.
     """
 
     def __init__(self, plan: Plan, sample: int, taken: Sequence[int], limits: Sequence[int | None] = ()) -> None:
@@ -141,14 +138,12 @@ class Mixer:
         Args:
             plan: what is known of the weights.
             sample: the number of the next sample.
-            taken: what each stream has given of those before.
+            taken: what each stream has given before it.
             limits: of each stream, how many samples it has, if it leaves behind them; None: it does not.
         """
         self.plan = plan
         self.sample = sample
-        """The number of the next sample."""
         self.taken = list(taken)
-        """What each stream has given before it."""
         self.limits = list(limits) or [None] * len(plan.names)
         self.gone: int | None = None
         """The stream that has just given its last sample and leaves; nothing more is chosen with this plan."""
@@ -163,9 +158,9 @@ class Mixer:
         return other
 
     def draw(self, samples: Numbers, stop: int) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """Go on to ``stop``, or to where a stream leaves; return of these samples the stream, and the number in it.
+        """Go on to ``stop``, or to where a stream leaves; return stream and number of those of the samples before it.
 
-        The numbers of the samples ascend, from where this stands on; what is not reached is not returned.
+        The samples ascend, from where this stands on.
         """
         parts = []
         while self.sample < stop and self.gone is None:
@@ -258,7 +253,6 @@ class Mixer:
         due = {index: (taken[index] + 1) * gaps[index] - int(ratios[index] * unit) for index in weighted}
 
         def key(index: int) -> _Due:
-            """Return when a stream's next sample is due."""
             if index in due and due[index] <= beyond:
                 return due[index]
             at = plan.due(index, taken[index] + 1, piece)
@@ -311,7 +305,6 @@ class Change:
     known: int
     """The place: the order of what comes from there on may depend on it."""
     taken: Mapping[str, int]
-    """What each stream had given there."""
     points: tuple[Point, ...] = ()
     """What holds from the first of them on, in place of all that was to hold there."""
     left: str | None = None
@@ -323,11 +316,9 @@ class Schedule:
     """Weights over the samples of a mixture."""
 
     points: tuple[Point, ...]
-    """As they were given, the first one from 0 on."""
     linear: bool = False
     """Whether weights change steadily from point to point; else at each point."""
     changes: tuple[Change, ...] = ()
-    """In the order in which they became known."""
     fill: Mapping[str, Fraction] = field(default_factory=dict)
     """Where weights count tokens, the part of a stream's tokens that are no padding; of other streams, 1."""
 
@@ -496,8 +487,7 @@ class Course:
             schedule: what is known there.
             place: the number of the next sample, or step.
             taken: what each stream of the schedule has given before.
-            limit_of: says how many samples or steps a stream has given when it leaves; None: it does not leave, or
-                that is not known yet.
+            limit_of: how many samples or steps a stream has given when it leaves; None: unknown, or it does not leave.
             known: stands here, and knows the same.
         """
         self.schedule = schedule

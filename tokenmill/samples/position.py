@@ -24,15 +24,12 @@ class SequenceId:
     fingerprint: str
     """32 hexadecimal digits."""
     sequence_length: int
-    """Tokens of x, and of y, in a sample."""
     seed: int
-    """Of the shuffle, an int64."""
     shuffle: bool
     """Whether the samples of an era are permuted."""
     eras: tuple[int, int | None]
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
-    """How many times the sequence goes through its eras."""
     in_order: bool = False
     """Whether blocks are permuted as a whole, and the views of a step's blocks follow in the steps after it."""
 
@@ -57,9 +54,7 @@ class StepRange(NamedTuple):
     """Steps that took the same number of samples, up to the next range."""
 
     first_step: int
-    """Number of the range's first step, from 0."""
     first_sample: int
-    """Number of the first sample of that step."""
     global_batch: int
     """Samples of all ranks in each of its steps."""
 
@@ -69,7 +64,6 @@ class Position:
     """How many samples of a sequence were delivered, in which steps."""
 
     sequence: SequenceId
-    """The sequence that the samples are counted in."""
     sample: int
     """The number of the next sample."""
     ranges: tuple[StepRange, ...]
@@ -100,10 +94,7 @@ class Position:
         return replace(self, sample=self.before(self.step + steps).sample)
 
     def needed(self, views: int) -> int:
-        """Return the first sample that the rest of the run still needs; blocks have so many views.
-
-        With samples in order, the first of the blocks whose views are being gone through.
-        """
+        """Return the first sample that the rest of the run needs: in order, of the blocks that are gone through."""
         segments = self.segments(views)
         return self.sample if segments is None else segments.start(self.sample)
 
@@ -149,10 +140,7 @@ class Position:
         return replace(begin.with_batches_of(rest), sample=total) if rest else begin
 
     def with_plan(self, batches: Sequence[tuple[int, int]]) -> "Position":
-        """Return the same position for a run whose steps, each from a number on, take so many samples from here on.
-
-        The first of these numbers is at most that of the next step.
-        """
+        """Return the same for a run whose steps, from each number on, at first the next one's, take so many samples."""
         step = self.step
         now = [global_batch for first, global_batch in batches if first <= step][-1]
         position = self.with_batches_of(now)
@@ -208,10 +196,9 @@ class Position:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any], sequence: SequenceId) -> Self:
-        """Return the position in a state, if the state belongs to this sequence.
+        """Return the position in a state; raises InputError where it is none, or not of this sequence.
 
         The number of passes may have changed, and with a single pass the last era: the samples keep their numbers.
-        Raises InputError where it is no state, or one of another sequence.
         """
         saved = cls.read(state)
         found = saved.sequence
@@ -229,10 +216,7 @@ class Position:
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> Self:
-        """Return the position in a state, in the sequence that the state names: for tools, which do not train.
-
-        Raises InputError where it is no state.
-        """
+        """Return the position in a state, in the sequence that it names: for tools; raises InputError if it is none."""
         try:
             if state["format"] != _FORMAT:
                 raise InputError(
@@ -265,7 +249,6 @@ class Position:
 
 
 def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
-    """Return the sequence that a state names; raises TypeError or ValueError for an impossible value."""
     first, stop = named["eras"]
     found = SequenceId(**dict(named) | {"eras": (first, stop)})
     counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
@@ -279,7 +262,6 @@ def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
 
 
 def _read_content(value: Any) -> Content | None:
-    """Return the content that a state names; raises TypeError or ValueError for an impossible one."""
     if value is None:  # an old state, or one of a run that took nothing
         return None
     era, found = value

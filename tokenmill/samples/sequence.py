@@ -2,9 +2,9 @@
 
 A sample is a view of a block: ``sequence_length + 1`` tokens, of which x and y overlap. A block of ``block_tokens`` has
 ``(block_tokens - 1) / sequence_length`` views, each beginning with the last token of the one before. The sequence goes
-through the eras in their order, and as many times as there are passes; inside an era, over its samples (blocks by
-partition and number, each with its views) in the order of a permutation of (seed, pass, era). Views are permuted like
-blocks: several views of one block in one batch would train on the same document.
+through the eras in their order, once in each pass, and inside an era over its samples (blocks by partition and number,
+each with its views) in the order of a permutation of (seed, pass, era). Views are permuted like blocks: several views
+of one block in one batch would train on the same document.
 """
 
 from collections.abc import Iterable
@@ -22,8 +22,7 @@ from tokenmill.store import StreamInfo
 Numbers = npt.NDArray[np.int64]
 
 _STORED: Final = 1 << 20
-"""Most samples of an era whose order is computed once and kept, in 8 MiB: that is cheaper than computing it part by
-part. The parts of larger eras are large enough."""
+"""Most samples of an era whose order is computed at once and kept, in 8 MiB; parts of larger eras are large enough."""
 
 
 class Samples(NamedTuple):
@@ -61,7 +60,6 @@ class EraOrder:
         self.samples = era.blocks * views
         self.blocks = era.blocks
         self.views = views
-        """Samples of each block."""
         self._together = views if whole_blocks else 1
         """Samples that are permuted as one."""
         units = self.samples // self._together
@@ -111,8 +109,8 @@ class EraOrder:
 class SegmentOrder:
     """Which samples come when where blocks are read view by view: a step takes one view of each of its blocks.
 
-    Numbers of a run's samples count what is delivered: a global batch of views 0, one of views 1 of the same blocks,
-    and so on. `numbers` are those of an order that keeps the views of each block together (`EraOrder`).
+    A run's samples count what is delivered: a global batch of views 0, one of views 1 of the same blocks, and so on.
+    `numbers` are those of an order that keeps the views of each block together (`EraOrder`).
     """
 
     base: int
@@ -154,14 +152,11 @@ class Ranks:
     """How the samples of each step are divided among processes."""
 
     batch_size: int
-    """Samples of one rank in one step."""
     rank: int = 0
-    """This rank's number, from 0."""
     world_size: int = 1
     worker: int = 0
     """The number of this process among those that read for this rank, from 0: they take its steps in turns."""
     workers: int = 1
-    """How many processes read for this rank."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.worker < self.workers:
@@ -208,8 +203,7 @@ class Ranks:
 def rotation(steps: Numbers, global_batch: int) -> Numbers:
     """Return how far each step's samples are moved on: its row j has its sample ``(j + rotation) % global_batch``.
 
-    Multiples of the golden ratio: each row meets all places of a step equally often, whatever repeats itself in them.
-    Neighbours stay together, so a slice is mixed as well as the samples are.
+    Multiples of the golden ratio: each row meets all places of a step equally often. Neighbours stay together.
     """
     golden = np.uint64(0x9E3779B97F4A7C15)  # the fractional part of the golden ratio, of 2**64
     fractions = (steps.astype(np.uint64) * golden) >> np.uint64(32)
@@ -217,10 +211,7 @@ def rotation(steps: Numbers, global_batch: int) -> Numbers:
 
 
 def count_views(info: StreamInfo, sequence_length: int) -> int:
-    """Return how many samples of ``sequence_length`` a block of a stream has.
-
-    Raises InputError where the length does not divide the block's.
-    """
+    """Return how many samples of a length a block has; raises InputError where it does not divide the block's."""
     whole = info.block_tokens - 1
     if sequence_length < 1 or whole % sequence_length:
         fitting = [str(length) for length in range(whole, 0, -1) if whole % length == 0][:4]

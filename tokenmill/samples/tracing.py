@@ -1,8 +1,8 @@
 """From a step to the Kafka records that it was made of, and from a record to the steps that took it: files alone.
 
 From a step, each sample costs a constant number of small reads. From a record, the document tables of a partition are
-bisected, because the offset of each block's last piece is never below that of the block before, and then the eras,
-because each continues the one before. The place in an era's order is computed.
+bisected, because the offset of each block's last piece never falls, and then the eras, because each continues the one
+before. The place in an era's order is computed.
 """
 
 from bisect import bisect_left
@@ -84,7 +84,6 @@ class Use:
 
     sample: int
     passed: int
-    """How many passes were complete before."""
     era: int
     position: int
     """Index in the era's order in this pass, from 0."""
@@ -102,9 +101,7 @@ class TracedSample:
     partition: int
     block: int
     view: int
-    """Which view of the block it is, from 0."""
     sources: list[Source]
-    """The documents in it, in the order of their tokens; padding has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +160,8 @@ class Tracer:
     def __init__(self, store: StorePath, position: Position) -> None:
         """Open the stream that a run's state names.
 
-        Raises StoreError where the store holds no such stream; InputError where it is a stream of that name with other
-        tokens: made with other settings, or of other text; DamagedError where the files are damaged.
+        Raises StoreError where the store holds no such stream; InputError where it has other settings or text;
+        DamagedError where the files are damaged.
         """
         sequence = position.sequence
         self._store = store_directory(store)
@@ -175,10 +172,8 @@ class Tracer:
                 f"{self._store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
             )
         self.topic = str(self._info.values["raw_topic"])
-        """The raw topic."""
         self.position = position
         self.views = count_views(self._info, sequence.sequence_length)
-        """Samples in each block."""
         self._age = most_age(self._info)
         self._length = sequence.sequence_length
         self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
@@ -186,19 +181,13 @@ class Tracer:
         """Why it is not known whether the run read this content, for people; None: it did."""
 
     def step(self, number: int) -> Iterator[TracedSample]:
-        """Yield the samples of a step in the order of the global batch.
-
-        Raises InputError where the step was not made as of the state, or the store does not hold its blocks.
-        """
+        """Yield a step's samples as in the global batch; raises InputError where it was not made, or is not there."""
         samples = self.position.samples_of(number)
         for first in range(samples.start, samples.stop, _AT_ONCE):
             yield from self._traced(range(first, min(first + _AT_ONCE, samples.stop)))
 
     def sample(self, number: int) -> TracedSample:
-        """Return a sample, also one that no step has taken yet.
-
-        Raises InputError where the sequence has no such sample, or the store does not hold its block.
-        """
+        """Return a sample, also one that no step has taken yet; raises InputError where it is not there."""
         if number < 0:
             raise InputError(f"sample {number}: give a number from 0 on")
         return next(self._traced(range(number, number + 1)))
@@ -214,10 +203,7 @@ class Tracer:
         return self._views_of(reader, number)
 
     def record(self, partition: int, offset: int) -> TracedRecord:
-        """Return where the tokens of a record are, if there are any.
-
-        Raises InputError where the store does not know the partition.
-        """
+        """Return where the tokens of a record are, if any; raises InputError where there is no such partition."""
         reader = self._reader(partition)
         blocks = range(reader.first_block, reader.blocks)
         oldest = int(reader.pieces(blocks.start)["offset"][0]) if blocks else 0
@@ -239,8 +225,7 @@ class Tracer:
     def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
         """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
 
-        Ids are compared as text, so ``7`` finds the id 7 and the id "7"; no text finds records without one. Something
-        is yielded for each block.
+        Ids are compared as text: ``7`` finds the id 7 and the id "7". Something is yielded for each block.
         """
         readers = [self._reader(number) for number in partitions_in(self._store, self._info.name)]
         total = sum(reader.blocks - reader.first_block for reader in readers)
@@ -328,7 +313,6 @@ class TracedPart(NamedTuple):
     """A sample of a mixture."""
 
     name: str
-    """Of its stream in the mixture."""
     traced: TracedSample
     """What it was made of; its step and row are the mixture's, its sample and era the stream's own."""
 
@@ -339,10 +323,7 @@ def is_mixture(state: Any) -> bool:
 
 
 def part_of(state: Mapping[str, Any], name: str) -> Position:
-    """Return where a stream of a mixture stands, by the mixture's state; its steps are its samples.
-
-    Raises InputError where the mixture has no such stream, or it is no state.
-    """
+    """Return where a mixture's stream stands, whose steps are its samples; raises InputError where there is none."""
     streams = state.get("streams")
     named = {one.get("name"): one for one in streams if isinstance(one, Mapping)} if isinstance(streams, list) else {}
     if name not in named:
@@ -362,8 +343,7 @@ class MixtureTracer:
 
         Raises:
             InputError: it is no state of a mixture, or one over other streams or content; or no stream has such a name.
-            StoreError: the store lacks a stream.
-            DamagedError: the files are damaged.
+            StoreError, DamagedError: the store lacks a stream, or the files are damaged.
         """
         try:
             (self._schedule,) = map(Schedule.read, state["schedule"])
@@ -396,10 +376,7 @@ class MixtureTracer:
         return self._positions[name].sequence.stream
 
     def step(self, number: int) -> Iterator[TracedPart]:
-        """Yield the samples of a step in the order of the global batch.
-
-        Raises InputError where the step was not made as of the state, or the store does not hold its blocks.
-        """
+        """Yield a step's samples as in the global batch; raises InputError where it was not made, or is not there."""
         position = replace(next(iter(self._positions.values())), sample=self._sample, ranges=tuple(self._ranges))
         samples = position.samples_of(number)
         if self._whole_steps:
@@ -418,7 +395,6 @@ class MixtureTracer:
             yield TracedPart(name, replace(traced, use=replace(traced.use, step=number, row=row)))
 
     def _drawn(self, first: int, stop: int) -> list[tuple[str, int]]:
-        """Return the stream of each place, and which of the stream's it is."""
         found: list[tuple[str, int]] = []
         while first < stop:
             course = self._schedule.before(first).course_at(first)

@@ -1,8 +1,4 @@
-"""Which samples of a sequence are in a store now, and which blocks of it a checkpoint still needs.
-
-A sample is there when its era is, and the era's blocks. A checkpoint needs the era of its next sample, and all later
-ones.
-"""
+"""Which samples of a sequence are in a store now, and which blocks of it a checkpoint still needs."""
 
 import itertools
 from collections import deque
@@ -39,10 +35,9 @@ class _Span:
 class TrainableSamples:
     """Finds samples by number: which era, block and view each is.
 
-    Keeps only the eras of the samples that were asked for last, which bounds the memory. What is trainable stays
-    trainable, and more follows with new eras and blocks. An era is trainable when its blocks are committed in the store
-    and have the chain hashes that the era names. Then all eras before it are trainable, too, since each hash covers
-    what precedes it.
+    Keeps only the eras of the samples that were asked for last, which bounds the memory. An era is trainable when its
+    blocks are committed in the store and have the chain hashes that the era names. Then all eras before it are
+    trainable, too, since each hash covers what precedes it, and stay so.
     """
 
     def __init__(
@@ -59,27 +54,21 @@ class TrainableSamples:
         """Open the eras of a stream; ``whole``: all samples of an era will be read, one after the other."""
         self.eras = open_eras(store, info.name)
         self.places = EraPlaces(self.eras, sequence, views)
-        """Which eras hold which samples."""
         self.content = UsedContent(store, info, sequence, views)
-        """What pins the content of this store that a position of the sequence has used."""
         self.lock = RLock()
         """Held by who uses a reader: samples may be looked for by another thread than asks where others came from."""
         self.store = store
         self.info = info
         self.stream = info.name
         self.sequence = sequence
-        """Which one the samples are numbered in."""
         self.views = views
-        """Samples of each block."""
         self.checks = check or on_damage == "skip"
         """Whether blocks are checked against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
         self._whole = whole
         self.readers: dict[int, PartitionReader] = {}
-        """Of those partitions of which something was read."""
         self.fetch: Callable[[EraReader, Sequence[int], Sequence[int], Sequence[int]], bool] | None = None
-        """Of a store that is a cache: told which eras are read, which come next, and of which somebody has batches;
-        returns whether the first of these is there (`tokenmill.bucket.cache`)."""
+        """Of a cache: told which eras are read, come next, and have batches in use; says whether the first is there."""
         self._spans: deque[_Span] = deque()
         self._orders: WeakSet[EraOrder] = WeakSet()
         """Those of the samples that will be read, and of batches that somebody has and may ask for their documents."""
@@ -106,8 +95,8 @@ class TrainableSamples:
 
         A cache has no more eras at once than ``least`` samples take, and the next one; None: than those wanted take.
 
-        Raises InputError where the store does not hold their blocks any more; DifferenceError where the store holds
-        other blocks than the eras name; DamagedError where the files are damaged.
+        Raises InputError where the store holds their blocks no more, DifferenceError where it holds other ones than the
+        eras name, DamagedError where the files are damaged.
         """
         before = len(self._spans)
         while self._spans and self._spans[0].stop <= sample:
@@ -152,10 +141,7 @@ class TrainableSamples:
         return self.eras.eras if place is None else place.era
 
     def torn(self, era: int) -> DamagedError | None:
-        """Return the error for what stands, as no whole commit, where an era or its blocks are missing; None: nothing.
-
-        A writer that is at work is done with it in a moment.
-        """
+        """Return the error for what stands where an era or its blocks are missing; writers are done in a moment."""
         if era >= self.eras.eras:
             return self.eras.torn()
         with self.lock:
@@ -163,10 +149,7 @@ class TrainableSamples:
             return next((found for n in short if (found := self.reader(n).torn()) is not None), None)
 
     def lost(self, era: int) -> DamagedError | None:
-        """Return the same where the end marker proves that all of it was written once: then it is damaged.
-
-        Unless it is being copied.
-        """
+        """Return the same where the end marker proves that all of it was written once, and it is not being copied."""
         torn = self.torn(era)
         if torn is None or not self.eras.is_complete():
             return None
@@ -268,10 +251,7 @@ class TrainableSamples:
 
 
 def read_state(file: Path) -> Position:
-    """Return the position of a state that a trainer wrote into a file as JSON.
-
-    Raises InputError where the file is missing, or holds no state.
-    """
+    """Return the position of a state that a trainer wrote into a file as JSON; raises InputError if there is none."""
     state = read_any_state(file)
     try:
         return Position.read(state)
@@ -280,10 +260,7 @@ def read_state(file: Path) -> Position:
 
 
 def read_any_state(file: Path) -> Any:
-    """Return what a trainer wrote into a file as JSON: a state, perhaps.
-
-    Raises InputError where the file is missing, or no JSON.
-    """
+    """Return what a trainer wrote into a file as JSON; raises InputError where the file is missing, or no JSON."""
     advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
     try:
         return read_json_file(file)
@@ -294,13 +271,12 @@ def read_any_state(file: Path) -> Any:
 def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -> list[int]:
     """Return, for each partition, the first block that any of the positions needs; of partitions beyond, all.
 
-    A position needs the whole era of its next sample, because an era is shuffled as a whole, and all later eras. While
-    passes are left after the current one, it also needs the earlier eras, from the sequence's first one on. Where the
-    era is not known yet, or the sequence is at its end, it needs the blocks after the last era that it has used.
+    A position needs the whole era of its next sample, because an era is shuffled as a whole, and all later eras; while
+    passes are left after the current one, all of the sequence's eras. Where the era is not known yet, or the sequence
+    is at its end, it needs the blocks after the last era that it has used.
 
     Raises:
-        InputError: a position is one in another stream, or in one of that name that was made with other settings or
-            of other text.
+        InputError: a position is one in another stream, or in one of that name with other settings or text.
         DamagedError: the store's eras are damaged.
     """
     every = [_needed(store, info, position) for position in positions]

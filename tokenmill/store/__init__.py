@@ -1,8 +1,7 @@
 """The segment store: format, writer, recovery, reader (`docs/format.md`).
 
-A store is a copy of the token topics on one disk, which trainers read as plain files. One `PartitionWriter` per
-partition appends accepted blocks; a block is visible when its commit record is on disk after its data. Any number of
-`PartitionReader` follow, in any process. `EraWriter` and `EraReader` are the same for the stream's eras.
+A store is a copy of the token topics on one disk, which trainers read as plain files: one `PartitionWriter` per
+partition, and any number of `PartitionReader`; `EraWriter` and `EraReader` are the same for the stream's eras.
 """
 
 from tokenmill.store.eras import EraReader, EraWriter, open_eras

@@ -25,8 +25,7 @@ from tokenmill.untrusted import open_regular
 
 ROW_BYTES: Final = 48
 COMMIT_ROWS: Final = 64
-"""Most eras in one commit. A reader that opens the index looks at this many rows and one more, whatever the number of
-eras: all rows before them belong to finished commits."""
+"""Most eras in one commit, and one less than a reader that opens the index looks at: those before are finished."""
 END: Final = 1
 _ROW: Final = Struct("<QQQQIIII")
 _CRC: Final = Struct("<I")
@@ -56,7 +55,6 @@ class EraScan:
     """The content of an index."""
 
     count: int
-    """Rows of the longest valid prefix."""
     damage: str | None
     """Why what follows it cannot be a commit whose writing was cut off; None if it can."""
 
@@ -89,8 +87,8 @@ def encode_row(era_at: tuple[Era, int], line: bytes, seed: int, before: EraRow, 
 def scan(rows: bytes, seed: int, number: int) -> EraScan:
     """Look at the rows from ``number`` on; each is valid or not by itself.
 
-    An invalid row counts as never written only if no later commit follows: the rows of a commit are on disk before the
-    next one begins, in any order until then.
+    Those of a commit are written in any order, and are on disk before the next one begins: so an invalid row counts as
+    never written only if no later commit follows.
     """
     cut = [rows[at : at + ROW_BYTES] for at in range(0, len(rows) - ROW_BYTES + 1, ROW_BYTES)]
     valid = [
@@ -202,7 +200,6 @@ class EraReader:
             raise
 
     def _forget(self) -> None:
-        """Keep nothing of what was read."""
         self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
         self._kept: dict[int, Era] = {}
         self._rows: dict[int, EraRow] = {}
@@ -306,10 +303,10 @@ def _size(path: Path) -> int:
 
 
 class EraWriter(layout.Closing):
-    """The one writer of a stream's eras in a store, from `open` to `close`; not for several threads at once.
+    """The one writer of a stream's eras in a store, from `open` to `close`, with the lock; not for several threads.
 
-    It holds the lock on the stream's directory. When a write or a sync fails, it is closed: what a failed sync left on
-    the disk is unknown, and only a new `open`, which recovers, may go on.
+    When a write or a sync fails, it is closed: what a failed sync left on the disk is unknown, and only a new `open`,
+    which recovers, may go on.
     """
 
     def __init__(self, directory: Path, info: StreamInfo, lock: layout.PartitionLock) -> None:
@@ -321,7 +318,6 @@ class EraWriter(layout.Closing):
         if reader.ahead:  # no writer leaves that, and to cut them off would lose what was committed
             raise reader.lines_missing
         self.next_number = reader.eras
-        """The number of the era that `append` wants next."""
         last = None
         for number in range(max(reader.eras - COMMIT_ROWS, 0), reader.eras):  # these may have been hit by a power loss
             last = reader.era(number)
@@ -331,7 +327,6 @@ class EraWriter(layout.Closing):
         """Offset on the control topic of the last era's record; None before the first."""
         self._log = EraLog(info.fingerprint, last)
         self.truncated_bytes = self._recover(reader)
-        """Bytes that recovery cut off because they had never been committed."""
 
     @property
     def last(self) -> Era | None:
@@ -342,9 +337,8 @@ class EraWriter(layout.Closing):
     def open(cls, store: Store, stream: str) -> Self:
         """Lock the eras of a stream that the store holds, recover them, and be ready to append.
 
-        Raises LockedError where another writer holds them; DamagedError where what was committed is damaged; StoreError
-        where the store lacks the stream; DiskError where the store cannot be read or written to, or is no longer in its
-        place.
+        Raises LockedError for another writer; DamagedError for committed eras; StoreError where the store lacks the
+        stream; DiskError where it cannot be read or written to, or is no longer in its place.
         """
         directory = layout.stream_directory(store.path, stream)
         with ExitStack() as stack, layout.blaming(directory):
@@ -404,8 +398,7 @@ class EraWriter(layout.Closing):
     def _recover(self, reader: EraReader) -> int:
         """Cut off what was never committed, and make the last commit durable; return the bytes cut off.
 
-        The last rows may have been written without their sync having returned, or with its having failed; the page
-        cache shows them all the same. Written again, they are on the disk when this returns.
+        The page cache shows rows whose sync did not return, or failed: written again, they are on the disk.
         """
         wanted = self._row.stop, reader.eras * ROW_BYTES
         truncated = 0

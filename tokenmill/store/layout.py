@@ -24,7 +24,6 @@ from tokenmill.errors import DamagedError, DiskError, InputError, LockedError, S
 from tokenmill.untrusted import open_regular, read_json_file, read_regular
 
 StorePath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-"""What people give as a store's directory."""
 
 FORMAT: Final = 1
 """Version of the store's files; raised when a reader of the old version could not read the new one."""
@@ -43,7 +42,6 @@ CLAIMS: Final = "wanted"
 SOURCE_FILE: Final = "source.json"
 """In the directory of a stream whose segments are fetched from a bucket when they are first read: which one it is."""
 REPAIR_DIRECTORY: Final = "repair"
-"""In a partition's directory: where a segment is rebuilt."""
 READY_FILE: Final = "ready"
 """In the repair directory: the segment there is complete, and is moved to its place."""
 BROKEN: Final = ".broken"
@@ -60,7 +58,6 @@ class SegmentPaths:
 
     directory: Path
     first: int
-    """Number of the segment's first block, a multiple of ``segment_blocks``."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -102,9 +99,9 @@ class SegmentPaths:
 
 
 def store_directory(store: StorePath) -> Path:
-    """Return the absolute path of a store: it stays the same when the working directory changes; ``~`` is at home.
+    """Return the absolute path of a store, ``~`` at home: it stays when the working directory changes.
 
-    Raises InputError where this is no path; StoreError where it is the folder of a stream, or of one of its partitions.
+    Raises InputError where this is no path; StoreError where it is the folder of a stream or of its partition.
     """
     path = _absolute(store)
     for folder in (path, path.parent):
@@ -124,10 +121,7 @@ def _absolute(store: StorePath) -> Path:
 
 
 def stream_directory(store: Path, stream: str) -> Path:
-    """Return the directory of a stream.
-
-    Raises StoreError where the name could lead elsewhere, or is none that a Kafka topic could have.
-    """
+    """Return the directory of a stream; raises StoreError where no Kafka topic could have the name."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", stream) or stream in {".", ".."}:
         raise StoreError(f"{stream!r} is no stream name: use up to 249 letters, digits, dots, underscores and hyphens")
     return store / stream
@@ -191,10 +185,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_way_to(directory: Path) -> None:
-    """Make a new directory durable: its content, its name, and the names of its parents, which may be new as well.
-
-    A parent that this process may not write to cannot be new.
-    """
+    """Make a new directory durable: its content, its name, and those of parents that this process can have made."""
     sync_directory(directory)
     for parent in directory.parents:
         if not os.access(parent, os.R_OK | os.W_OK):
@@ -232,10 +223,8 @@ class Closing:
 class PartitionLock(Closing):
     """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
 
-    The lock is on the directory itself; the file ``lock`` in it names the holder for people and error messages. A
-    stopped process keeps its lock.
-
-    Raises LockedError where another process (or another writer of this one) holds it.
+    The lock is on the directory; the file ``lock`` in it names the holder for people. A stopped process keeps it.
+    Raises LockedError where another process, or another writer of this one, holds it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -255,7 +244,6 @@ class PartitionLock(Closing):
             raise
 
     def _name_holder(self) -> None:
-        """Write the id of this process into the lock file."""
         file = self._directory / LOCK_FILE
         with os.fdopen(open_regular(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as opened:
             opened.write(f"{os.getpid()}\n")
@@ -271,12 +259,9 @@ class PartitionLock(Closing):
         )
 
     def check_place(self) -> None:
-        """Check that the path still leads to the locked directory.
+        """Raise OSError where the path leads nowhere, or no longer to the locked directory.
 
-        Open files can be written to for ever, even where no reader would find them: in a directory that was moved away,
-        or on a disk that was unmounted.
-
-        Raises OSError where the path leads nowhere, or to another directory.
+        Files stay open where no reader would find them: in a directory that was moved, on a disk that was unmounted.
         """
         if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
             raise OSError(errno.ESTALE, "another directory is in its place", str(self._directory))
@@ -291,10 +276,8 @@ class PartitionLock(Closing):
 class StoreLock(PartitionLock):
     """The right to fill a store, until `close` or the end of the process: for one mirror, or for segment workers.
 
-    Segment workers divide the partitions among themselves, and a mirror takes all of them; so one excludes the other.
-    The lock is on the store's directory.
-
-    Raises LockedError where a process that this one excludes fills the store.
+    Segment workers divide the partitions, and a mirror takes all of them; so one excludes the other, by a lock on the
+    store's directory. Raises LockedError where a process that this one excludes fills the store.
     """
 
     def __init__(self, store: Path, *, exclusive: bool) -> None:
@@ -314,9 +297,7 @@ class StoreLock(PartitionLock):
 def take_lock(descriptor: int, operation: int, path: Path) -> None:
     """Take the `flock` on an open file.
 
-    Raises:
-        BlockingIOError: another process holds it, and ``operation`` does not wait.
-        StoreError: the file system has no such locks.
+    Raises BlockingIOError where ``operation`` does not wait; StoreError where the file system has no such locks.
     """
     try:
         fcntl.flock(descriptor, operation)
@@ -344,18 +325,16 @@ def locked(path: Path) -> Iterator[None]:
 MISSING: Final = "it is missing"
 """What is wrong with a file that was removed: "0 bytes" would look like a disk that was full."""
 OTHER_STORE: Final = "another store: a copy, or one that the same `tokenmill pack` command fills from the same files"
-"""What a packed store can be repaired from, where its own bytes are not enough."""
 ERA_ADVICE: Final = (
     f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
     "again from the control topic (or copy both from another store of the stream)"
 )
-"""What to do about damaged eras."""
 
 
 def is_packed(store: Path, stream: str) -> bool:
     """Return whether `tokenmill pack` filled a stream: its state is in the store, named as the stream without split.
 
-    Where the description of the stream, which says what of its name is the split, is damaged, its name has to do.
+    Where the stream's description, which says what of its name is the split, is damaged, its name has to do.
     """
     try:
         names = [path.name for path in (store / PACK_DIRECTORY).iterdir()]
@@ -402,10 +381,7 @@ def cache_advice(store: Path, stream: str) -> str | None:
 
 
 def repair_advice(partition: Path, *others: Path) -> str:
-    """Return what to do about damage in a partition's directory, and ``others``', which is the same for every file.
-
-    A store is a copy of the token topic, or of the same files' blocks, and so are other stores of the stream.
-    """
+    """Return what to do about damage in a partition's directory, and ``others``': the same for every file."""
     directory = partition.parent if partition.name == REPAIR_DIRECTORY else partition
     stream, store = directory.parent.name, directory.absolute().parents[1]
     numbers = [one.name for one in (directory, *others)]

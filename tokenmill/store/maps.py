@@ -1,16 +1,13 @@
 """Files of a store in memory: mapped without a descriptor, read in parts, or brought into the page cache beforehand.
 
 Python's own map keeps a descriptor open, and an era of small segments has more of them than the usual limit of 1,024
-lets a process have. The system's call needs none behind it. A map of a file that was cut off ends the process that
-reads there (SIGBUS), and no handler in Python could say which file it was. So those who read ask now and then how long
-the files still are.
+lets a process have. A map of a file that was cut off ends the process that reads there (SIGBUS), and no handler in
+Python could say which file it was. So those who read ask now and then how long the files still are.
 
 Parts of files that will be read through a map are brought into the page cache by `os.sendfile` into ``/dev/null``,
-which moves no bytes: the system reads what is not in memory, in large pieces and ahead. A
-page that is first touched through a map is read by itself instead, while the thread that touched it waits.
-
-What is in memory already would cost 60 microseconds for a megabyte, and so a fifth of what a loop over a warm store
-takes. The system is asked for that first, by `cachestat(2)`, which takes a few; Linux has it since 6.5.
+which moves no bytes: the system reads ahead, in large pieces. A page that is first touched through a map is read by
+itself, while the thread waits. For what is in memory already, the system is asked first, by `cachestat(2)` (Linux 6.5),
+which takes a few of the 60 microseconds for a megabyte.
 """
 
 import ctypes
@@ -59,26 +56,18 @@ Identity = tuple[int, int, int, int]
 def is_settled(identity: Identity) -> bool:
     """Return whether each change of the file from now on gives it another identity: none can be within its last tick.
 
-    The kernel's clock has 100 ticks a second at least, and changes within one may have the same time. As Git does it
-    with the files of its index, see "racy-git" in its documentation.
+    The kernel's clock has 100 ticks a second at least, and changes within one may have the same time: see "racy-git".
     """
     return time_ns() - identity[-1] > 20_000_000  # noqa: PLR2004 - two ticks
 
 
 class FileMap:
-    """A whole file, read-only, as it is shared by all who map it; ``np.asarray`` gives its bytes.
-
-    It is unmapped when this and the last array over it are gone.
-    """
+    """A whole file, read-only, as it is shared by all who map it, until the last array over it is gone."""
 
     def __init__(self, path: Path, wanted: int) -> None:
-        """Map a file that must have ``wanted`` bytes, 1 at least.
-
-        Raises DamagedError where it is missing, or shorter; DiskError where the system does not map it.
-        """
+        """Map a file that has ``wanted`` bytes, 1 at least; raises DamagedError where it has less, or DiskError."""
         self.path = path
         self.wanted = wanted
-        """Bytes of it that are committed, as far as those who read it know."""
         with _opened(path) as descriptor:
             if descriptor is None:
                 raise damaged(path, MISSING)
@@ -106,11 +95,11 @@ class FileMap:
     def is_current(self) -> bool:
         """Return whether the file of that name still holds the bytes that were mapped, or was removed.
 
-        Where it was mapped in the same moment that it was changed in, it counts as changed once that moment has passed.
-        A file that has grown, or lost bytes that were not committed, counts as changed five seconds after it was
-        mapped: by its times alone, a change of committed bytes cannot be told from the growth.
+        One that was mapped in the moment of a change counts as changed once that moment has passed. One of another
+        length, with all that was committed, counts so five seconds after it was mapped: by its times, a change of
+        committed bytes cannot be told from growth.
 
-        Raises DamagedError where it is, and was cut off: to read behind its end would end the process.
+        Raises DamagedError where it was cut off: to read behind its end would end the process.
         """
         try:
             seen = self.path.stat()
@@ -134,17 +123,13 @@ class MapWatch:
     def __init__(self) -> None:
         self._due = 0.0
         self._took = 0.0
-        """Seconds of the last look."""
 
     def expire(self) -> None:
         """Look again as soon as it is asked for."""
         self._due = 0.0
 
     def look(self, arrays: Iterable["np.ndarray[Any, Any]"]) -> bool:
-        """Return whether the files under these arrays are the ones of their names, or were so a moment ago.
-
-        Raises DamagedError where one of them was cut off, as far as was looked.
-        """
+        """Return whether these arrays' files are, or just were, those of their names; raises DamagedError if cut."""
         now = monotonic()
         if now < self._due:
             return True
@@ -159,7 +144,6 @@ class MapWatch:
 
 
 def _file_of(array: Any) -> FileMap | None:
-    """Return the map that an array is a view of."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, FileMap) else None
@@ -223,10 +207,7 @@ class FileRange(NamedTuple):
 
 
 def is_in_memory(part: FileRange) -> bool:
-    """Return whether all bytes of a part of a file are in the page cache; False where the system does not say.
-
-    Raises OSError where the file cannot be opened.
-    """
+    """Return whether a part of a file is in the page cache, as far as the system says; raises OSError."""
     with _opened(part.path) as descriptor:
         if descriptor is None or part.stop > os.fstat(descriptor).st_size:
             return False
@@ -234,11 +215,9 @@ def is_in_memory(part: FileRange) -> bool:
 
 
 def read_pieces(part: FileRange) -> Iterator[int]:
-    """Bring a part of a file into the page cache, piece by piece; yield the bytes that each piece had.
+    """Bring a part of a file into the page cache, yielding the bytes of each piece; raises OSError.
 
     A missing file has no bytes. The caller may stop between two pieces.
-
-    Raises OSError where the file cannot be read.
     """
     with _opened(part.path) as descriptor:
         if descriptor is None:
@@ -253,11 +232,9 @@ def read_pieces(part: FileRange) -> Iterator[int]:
 
 
 def read_small(parts: Iterable[FileRange]) -> None:
-    """Bring many small parts of files into the page cache; those of one file follow each other.
+    """Bring many small parts of files into the page cache; those of one file follow each other. Raises OSError.
 
     The disk is told of hundreds of them at a time, so it can work at many at once. Nothing between them is read.
-
-    Raises OSError where a file cannot be read.
     """
     for path, group in groupby(parts, key=lambda part: part.path):
         with _opened(path) as descriptor:
@@ -275,7 +252,6 @@ def read_small(parts: Iterable[FileRange]) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """Open a file for the block; None where there is none."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -288,7 +264,6 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 def _read(descriptor: int, at: int, count: int) -> int:
-    """Have the system read bytes of a file; return how many there are of them."""
     try:
         return os.sendfile(_nowhere(), descriptor, at, count)
     except OSError as error:
@@ -298,10 +273,9 @@ def _read(descriptor: int, at: int, count: int) -> int:
 
 
 def is_cached(descriptor: int, at: int, count: int) -> bool:
-    """Return whether all pages of a part of a file, which must have it, are in memory; False: the system does not say.
+    """Return whether a part of a file, which must have it, is in memory; False where the system does not say.
 
-    Where a file system cannot say which pages are still being read, those count as well. Linux says it since 6.5, to
-    those who own the file or may write to it.
+    Linux says it since 6.5, to those who own the file or may write to it; some file systems count pages being read.
     """
     pages = (at + count + _PAGE_BYTES - 1) // _PAGE_BYTES - at // _PAGE_BYTES
     found = (ctypes.c_uint64 * 5)()  # pages: cached, dirty, being written, evicted, evicted recently

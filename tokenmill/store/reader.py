@@ -278,7 +278,6 @@ class PartitionReader:
             return segment.has_chain_after(local, chain)
 
     def _decode(self, number: int) -> tuple[list[Piece], list[dict[str, Any]]]:
-        """Return the pieces of a block, and their metas as JSON values."""
         segment, local = self.locate(number)
         if self._check:
             segment.check_entry(local)
@@ -351,7 +350,6 @@ class PartitionReader:
             self._require_span(int(wanted.min()), int(wanted.max()))
 
     def _follow(self) -> None:
-        """Go on to the last block that is committed now."""
         if self._tail is None or self._raise_first() > self._tail.paths.first:
             self._tail = self._find_tail()
         if self._tail is None:
@@ -374,10 +372,7 @@ class PartitionReader:
             raise
 
     def _forget(self, number: int) -> None:
-        """Map the segment of a damaged block again when it is read again, for it may have been repaired by then.
-
-        Raises InputError where it is not damaged, but was retired.
-        """
+        """Map a damaged block's segment again when it is next read; raises InputError where it was retired."""
         self._raise_first()
         self._require_span(number, number)
         first = number - number % self.info.segment_blocks
@@ -387,7 +382,6 @@ class PartitionReader:
             segments.pop(first, None)
 
     def _require_span(self, lowest: int, highest: int) -> None:
-        """Raise InputError where not all blocks of ``[lowest, highest]`` are there as of the last `_follow`."""
         if 0 <= lowest < self.first_block:
             raise InputError(
                 f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
@@ -423,7 +417,6 @@ class PartitionReader:
         return Segment(paths, self.info, self.partition, refuse=not self._skip, whole=self._whole)
 
     def _find_tail(self) -> Segment | None:
-        """Return the last segment that there is, or None if there is none yet."""
         try:
             firsts = layout.segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
         except FileNotFoundError:

@@ -1,8 +1,7 @@
 """One segment, written: its commit log, appending and committing, and sealing: index, Megatron index, last manifest.
 
-The commit log says which bytes of an unsealed segment count. A record follows its data: tokens and document table are
-on disk before it is written, and it is on disk before the next one is written. A row, with which it ends for each of
-its blocks, is what a store remembers of a block in addition to its bytes. docs/format.md has all fields.
+The commit log says which bytes of an unsealed segment count. A record, which ends with a row for each block, is written
+when its tokens and document table are on disk, and is on disk before the next one is written (docs/format.md).
 
 In the ``.idx``, which has the layout of Megatron-LM (``megatron/core/datasets/indexed_dataset.py``), every block is one
 sequence and one document of its own: Megatron's samplers need documents, and its format has no room for ours.
@@ -29,14 +28,10 @@ from tokenmill.untrusted import MAX_JSON_BYTES, open_regular, parse_json, read_r
 BLOCK_ROW: Final = np.dtype([("docs_end", "<u8"), ("tokens_crc", "<u4"), ("entry_crc", "<u4"), ("chain", "V16")])
 
 Rows: TypeAlias = npt.NDArray[np.void]
-"""One `BLOCK_ROW` per block."""
 
 
 def make_rows(tokens: memoryview, entries: Sequence[bytes], chains: Sequence[bytes], docs_bytes: int) -> Rows:
-    """Return the rows of the blocks whose tokens are back to back in ``tokens``.
-
-    ``docs_bytes`` is the length of the document table before their entries.
-    """
+    """Return the rows of blocks with ``tokens`` back to back, behind ``docs_bytes`` of document table."""
     rows = np.empty(len(entries), BLOCK_ROW)
     size = len(tokens) // max(len(entries), 1)
     rows["docs_end"] = docs_bytes + np.cumsum(np.fromiter(map(len, entries), np.uint64, len(entries)))
@@ -76,7 +71,6 @@ class Commit:
     chain: bytes
     source_offset: int
     rows: Rows
-    """One `BLOCK_ROW` for each block that this record commits."""
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
@@ -94,7 +88,6 @@ class Scan:
     commits: list[Commit]
     """The longest prefix of records that are whole and continue each other."""
     end: int
-    """Bytes of that prefix."""
     damage: str | None
     """Why what follows the prefix cannot be a record whose writing was cut off; None if it can."""
 
@@ -107,8 +100,7 @@ class Scan:
 def scan(log: bytes, *, block_bytes: int, segment_blocks: int, blocks: int = 0, docs_bytes: int = 0) -> Scan:
     """Read the records in ``log``, which begins after ``blocks`` committed blocks and ``docs_bytes`` of their table.
 
-    An invalid record counts as never written only if nothing valid follows it: the writer syncs each record before
-    the next, so one that is followed by another was whole once.
+    An invalid record counts as never written only if nothing valid follows it: each is synced before the next.
     """
     commits: list[Commit] = []
     at = 0
@@ -135,7 +127,6 @@ def claimed_blocks(log: bytes) -> int:
 
 
 def _decode(log: bytes, at: int) -> Commit | None:
-    """Return the record at byte ``at``, or None if there is none whose size and CRC are right."""
     if len(log) - at < _HEADER.size:
         return None
     magic, size, blocks, bin_bytes, docs_bytes, chain, source_offset, count, crc = _HEADER.unpack_from(log, at)
@@ -164,7 +155,6 @@ def _continues(commit: Commit, blocks: int, docs_bytes: int, block_bytes: int) -
 
 
 def _find_valid(log: bytes, start: int) -> int | None:
-    """Return where the first whole record at or after ``start`` begins."""
     at = log.find(MAGIC, start)
     while at >= 0:
         if at % ALIGNMENT == 0 and _decode(log, at) is not None:
@@ -183,9 +173,8 @@ class DataCrcs(NamedTuple):
 class OpenSegment:
     """Append-only; holds open file descriptors until `close`.
 
-    ``rows`` are the committed blocks that recovery found and ``log_bytes`` the length of their commit log. Files that
-    are missing are created with the first block, durably, before anything is written to one of them: an empty file
-    cannot be mapped, and a reader that maps ``*.bin`` should not have to handle one.
+    ``rows`` are the committed blocks that recovery found, ``log_bytes`` the length of their commit log. Missing files
+    are created durably before the first write to one of them: readers of ``*.bin`` need not handle an empty one.
     """
 
     def __init__(self, paths: layout.SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
@@ -310,10 +299,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return the manifest that `encode` made these bytes of.
-
-        Raises ValueError where they are no manifest of this format, or are spelled in another way.
-        """
+        """Return the manifest of these bytes; raises ValueError where they are none, or spelled in another way."""
         values = parse_json(data)
         if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
             raise ValueError("it is no manifest")
@@ -357,9 +343,9 @@ def seal(
 ) -> Manifest:
     """Seal a segment whose blocks are all committed; after the return it is sealed durably.
 
-    A crash at any moment leaves it as it was, or sealed: what was written of the indexes is written again with the same
-    bytes. The data is read back, so that a manifest never describes bytes that changed after their commit. ``written``:
-    the CRCs that the writer of the whole segment computed; then only a file that differs is read block by block.
+    A crash at any moment leaves it as it was, or sealed: the same bytes of the indexes are written again. The data is
+    read back, so that a manifest never describes bytes that changed after their commit. ``written``: the CRCs that the
+    writer of the whole segment computed; then only a file that differs is read block by block.
 
     Raises:
         DamagedError: tokens or document table are missing, or not what was committed.
@@ -379,11 +365,7 @@ def seal(
 
 
 def check_data(paths: layout.SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
-    """Check the CRC of each block of a full segment; return the CRCs of its whole tokens and document table.
-
-    Raises:
-        DamagedError: they are not what was committed; names the file, the first such block, and the byte.
-    """
+    """Return the CRCs of a full segment's files; raises DamagedError at a block that is not what was committed."""
     tokens_ends = list(range(info.block_bytes, len(rows) * info.block_bytes + 1, info.block_bytes))
     return DataCrcs(
         _check_file(paths.tokens, tokens_ends, rows["tokens_crc"].tolist(), paths.first),
@@ -400,7 +382,6 @@ def _crc_of(path: Path) -> int:
 
 
 def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
-    """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
     whole, starts, together = 0, [0, *ends[:-1]], max(1, len(ends) * _CHUNK // ends[-1])
     with regular_file(path) as file:
         if os.fstat(file.fileno()).st_size != ends[-1]:
@@ -418,8 +399,7 @@ def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int
 def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
     """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
 
-    Raises:
-        DamagedError: a manifest was changed, or belongs elsewhere; or a segment before a later one is not sealed.
+    Raises DamagedError where one was changed or belongs elsewhere, or one before a later one is missing.
     """
     try:
         firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
@@ -436,11 +416,7 @@ def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterat
 
 
 def load_manifest(paths: layout.SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
-    """Return the manifest of a segment, or None if the segment is not sealed.
-
-    Raises:
-        DamagedError: the manifest was changed, or belongs to another stream, partition or place.
-    """
+    """Return the manifest of a segment, None of an unsealed one; raises DamagedError where it is not this one's."""
     try:
         manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
     except FileNotFoundError:
@@ -459,10 +435,7 @@ def load_manifest(paths: layout.SegmentPaths, info: StreamInfo, partition: int) 
 
 
 def load_index(paths: layout.SegmentPaths, manifest: Manifest) -> Rows:
-    """Return the rows of a sealed segment's blocks.
-
-    Raises DamagedError where the index is missing, or not what the manifest says.
-    """
+    """Return the rows of a sealed segment; raises DamagedError where the index is not what the manifest says."""
     try:
         data = read_regular(paths.index)
     except FileNotFoundError:
@@ -474,11 +447,7 @@ def load_index(paths: layout.SegmentPaths, manifest: Manifest) -> Rows:
 
 
 def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifest, crcs: DataCrcs) -> None:
-    """Check the other files of a sealed segment, whose tokens and documents have these CRCs.
-
-    Raises:
-        DamagedError: the manifest has others, or the Megatron index is missing or another.
-    """
+    """Check a sealed segment, whose data has these CRCs; raises DamagedError for its manifest or Megatron index."""
     if crcs != (manifest.bin_crc32, manifest.docs_crc32):
         raise layout.damaged(paths.manifest, "its checksums are not those of the files")
     index = megatron_index(manifest.blocks, info.block_tokens, info.dtype)
@@ -489,10 +458,7 @@ def check_sealed(paths: layout.SegmentPaths, info: StreamInfo, manifest: Manifes
 
 
 def check_sizes(paths: layout.SegmentPaths, manifest: Manifest) -> None:
-    """Check that a sealed segment's data is as long as it must be.
-
-    Raises DamagedError where a file is missing, or has another length.
-    """
+    """Raise DamagedError where a sealed segment's data is missing, or has another length."""
     for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
         if not path.exists():
             raise layout.damaged(path, layout.MISSING)

@@ -1,13 +1,12 @@
 """One segment, open for reading: its blocks, their CRCs, and the document table in columns.
 
 The processor has an instruction for CRCs, so what they cost is to read memory, if it is asked for in long runs: a call
-of a function costs as much as two kilobytes. What the CRC of a run must be follows from those of its blocks, for the
-CRC of two pieces behind each other is that of the first, moved over the length of the second, and that of the second,
-added without carry. Moving is linear in its bits, so it is looked up byte by byte, for many blocks at once.
+of a function costs as much as two kilobytes. What the CRC of a run must be follows from those of its blocks: the first
+one's is moved over the length of the second, whose own is added without carry. Moving is linear in its bits, so it is
+looked up byte by byte, for many blocks at once.
 
-Rows that were just copied are still in the core's cache, and their CRCs cost next to nothing (`crcs_of_runs` says what
-these must be). Where a copy is not of whole blocks, these are looked at in place, each once in a process
-(`unsound`).
+The CRCs of rows that were just copied, and are in the core's cache, cost next to nothing (`crcs_of_runs`). Where a copy
+is not of whole blocks, these are looked at in place, each once in a process (`unsound`).
 """
 
 import os
@@ -52,11 +51,9 @@ class Part(NamedTuple):
     """The blocks of a request that are in one segment."""
 
     where: npt.NDArray[np.int64]
-    """Their indices in the request."""
     tokens: Tokens
     """The segment's tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
     rows: npt.NDArray[np.int64]
-    """Their row numbers in ``tokens``."""
 
 
 Numbers = npt.NDArray[np.int64]
@@ -85,11 +82,7 @@ class UnreadableEntryError(ValueError):
 
 
 def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, block_tokens: int) -> Pieces:
-    """Return the pieces of the entries at ``[starts, ends)`` of a document table.
-
-    Raises:
-        UnreadableEntryError: the first of these that is no entry, or whose pieces are none of a block's.
-    """
+    """Return the pieces of entries ``[starts, ends)`` of a table; raises UnreadableEntryError at one that is none."""
     _require(ends - starts >= ENTRY_HEADER.size + PIECE.itemsize)
     numbers = _items(table, np.dtype("<u4"))
     counts, metas = (numbers[at].astype(np.int64) for at in (starts, starts + 4))
@@ -111,14 +104,9 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
 def metas_in(
     table: npt.NDArray[np.uint8], starts: Numbers, pieces: Pieces, blocks: Numbers, begins: Numbers
 ) -> tuple[npt.NDArray[np.void], list[bytes]]:
-    """Return pieces with their metas: in the entries at ``starts``, which have these ``pieces``.
+    """Return pieces with their metas: in the entries at ``starts`` of a table, which have these ``pieces``.
 
-    Args:
-        table: the document table.
-        starts: where the entries begin in it.
-        pieces: of the entries.
-        blocks: of each piece that is wanted, the index of its entry.
-        begins: of each, the index of its first token; there is a piece that begins so.
+    Wanted are those in the ``blocks`` (indices of entries) that begin at the tokens ``begins``; they are there.
     """
     firsts = np.cumsum(pieces.counts) - pieces.counts
     owners = np.repeat(np.arange(len(pieces.counts)), pieces.counts)
@@ -152,7 +140,6 @@ def join_pieces(parts: Iterable[tuple[Numbers, Pieces]], blocks: int) -> Pieces:
 
 
 def _items(table: npt.NDArray[np.uint8], dtype: "np.dtype[Any]") -> npt.NDArray[Any]:
-    """Return the table as items of a dtype, one beginning at each byte."""
     return np.ndarray((max(len(table) - dtype.itemsize + 1, 0),), dtype, table, strides=(1,))
 
 
@@ -166,23 +153,18 @@ _RUN_BYTES: Final = 128 << 10
 _RUNS_AT_LEAST: Final = 8
 """From so many runs on, to compute what their CRCs must be costs less than to look at the wanted blocks alone."""
 _SMALL_BYTES: Final = 1 << 20
-"""Files up to which all blocks are looked at with the first: an era can have thousands of such files, and to come back
-to each of them costs more."""
+"""Files up to which all blocks are looked at with the first: to come back to each of thousands costs more."""
 _REMEMBERED_BYTES: Final = 64 << 20
 """Marks of one byte a block that are kept for readers to come: of 131 GB of tokens in blocks of 2 kB."""
 
 Marks: TypeAlias = npt.NDArray[np.bool_]
-"""For each block of a file, whether it was found to be what was committed."""
 Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 _remembered: dict[Identity, Marks] = {}
 
 
 def marks_of(identity: Identity, blocks: int) -> Marks:
-    """Return the marks of a file that has so many blocks: the same array for all who read it in this process.
-
-    A file that was changed since has none. Also threads may share them: a mark is only ever set.
-    """
+    """Return the marks of a file, the same array for all threads: marks are only set. A changed file has new ones."""
     marks = _remembered.get(identity)
     if marks is None or len(marks) != blocks:
         marks = np.zeros(blocks, np.bool_)
@@ -198,8 +180,7 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
 
     Args:
         tokens: of all blocks of a file, ``[blocks, block_tokens]``, contiguous.
-        crcs: of the blocks.
-        marks: of the blocks.
+        crcs, marks: of the blocks.
         rows: the blocks to look at: ascending, each once, none of them marked.
         whole: whether all blocks will be wanted soon, so that their neighbours are looked at, too.
     """
@@ -213,7 +194,6 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
 
 
 def _one_by_one(data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Numbers) -> Numbers:
-    """Return the rows that are damaged; each is looked at by itself."""
     wanted = crcs[rows].tolist()
     starts = (rows * size).tolist()
     sound = [crc32(data[start : start + size]) == crc for start, crc in zip(starts, wanted, strict=True)]
@@ -247,13 +227,7 @@ def _without_sound_runs(
 
 
 def crcs_of_runs(crcs: Crcs, size: int, each: int) -> list[int]:
-    """Return what the CRCs of pieces must be that follow each other, ``each`` together, and then those left.
-
-    Args:
-        crcs: of the pieces, ``[pieces]``.
-        size: bytes of a piece.
-        each: pieces in a run.
-    """
+    """Return the CRCs of runs of ``each`` of these pieces of ``size`` bytes, and of the rest, from their ``crcs``."""
     runs, rest = divmod(len(crcs), each)
     width = 1 << (each - 1).bit_length()
     padded = np.zeros((runs + (rest > 0), width), np.uint32)  # in front: nothing that is moved stays nothing
@@ -293,8 +267,7 @@ def _moving(size: int) -> tuple[Crcs, ...]:
 class Segment:
     """The committed blocks of one segment, as of the last `refresh`; blocks are counted from 0 here.
 
-    Maps are made when they are first needed and again when the segment has outgrown them. Views of earlier maps stay
-    valid: committed bytes are never written again or cut off.
+    Maps are made when they are needed. Views of earlier ones stay valid: committed bytes never change.
     """
 
     def __init__(
@@ -302,8 +275,7 @@ class Segment:
     ) -> None:
         """Read what is committed now.
 
-        Without ``refuse``, blocks before damage in the commit log can be read. With ``whole``, all tokens will be read
-        soon: the system may read and map them in large pieces.
+        Without ``refuse``, blocks before damage in the commit log can be read; ``whole``: all tokens will be, soon.
         """
         self.paths = paths
         self.blocks = 0
@@ -312,8 +284,7 @@ class Segment:
         self._refuse = refuse
         self._whole = whole
         self.manifest = load_manifest(paths, info, partition)
-        """The manifest, if the segment was sealed when it was first read; a growing segment is followed by its commit
-        log."""
+        """The manifest of one sealed when it was first read; one that grows is followed by its commit log."""
         self._info = info
         self._partition = partition
         self._parts: list[Rows] = []
@@ -323,10 +294,8 @@ class Segment:
         self._watch = MapWatch()
         self._tokens: Tokens
         self._sound: Marks
-        """Of the blocks in `_tokens`."""
         self._documents: npt.NDArray[np.uint8]
         self._entries_asked: int
-        """Of the document table that is mapped."""
         self._table_is_sound: bool | None
         """Whether that has the manifest's CRC; None: not checked."""
         self._index: Rows | None
@@ -335,10 +304,7 @@ class Segment:
         self.refresh()
 
     def refresh(self) -> int:
-        """Read what was committed since; return how many blocks there are. The cost depends on what is new.
-
-        Raises DamagedError where commit log or manifest were changed after they were written, or are another segment's.
-        """
+        """Read what was committed since, return how many blocks there are; raises DamagedError where it was changed."""
         if self.manifest is None and self.blocks < self._info.segment_blocks:
             self._look_at_files()
             if self.manifest is None:
@@ -357,10 +323,7 @@ class Segment:
         return self._parts[0]
 
     def has_chain_after(self, number: int, chain: bytes) -> bool:
-        """Return whether the chain hash after a block is this one; looks at one row where it is.
-
-        Raises DamagedError where it is another one, and the index is not what the manifest says.
-        """
+        """Return whether this is the chain hash after a block, by one row if it is; raises DamagedError as `rows`."""
         if self.manifest is not None and not self._parts:
             if self._index is None:
                 mapped = np.asarray(FileMap(self.paths.index, (number + 1) * BLOCK_ROW.itemsize))
@@ -393,18 +356,11 @@ class Segment:
         return self._table(end).data[start:end]
 
     def pieces(self, numbers: Numbers, *, check: bool) -> Pieces:
-        """Return the pieces of any blocks in any order; with ``check``, their entries are held against their CRCs.
-
-        Raises DamagedError where an entry is missing, cannot be read, or is not what was committed.
-        """
+        """Return the pieces of any blocks; raises DamagedError where an entry cannot be read, or fails its CRC."""
         return self._read_pieces(numbers, check=check)[2]
 
     def metas(self, numbers: Numbers, begins: Numbers, *, check: bool) -> tuple[npt.NDArray[np.void], list[bytes]]:
-        """Return the pieces of blocks that begin at these tokens, ``[pieces]`` each, and their metas.
-
-        Raises:
-            DamagedError: as in `pieces`.
-        """
+        """Return the pieces that begin at these tokens of blocks, and their metas; raises as `pieces`."""
         blocks, owners = np.unique(numbers, return_inverse=True)
         table, starts, pieces = self._read_pieces(blocks, check=check)
         return metas_in(table, starts, pieces, owners, begins)
@@ -438,7 +394,6 @@ class Segment:
                 raise self._entry_damage(number, start)
 
     def _table(self, end: int) -> npt.NDArray[np.uint8]:
-        """Return the document table, with as many bytes at least."""
         if not self._watch.look([self._tokens, self._documents]):
             self.unmap()
         if len(self._documents) < end:
@@ -457,10 +412,7 @@ class Segment:
             self._parts = []
 
     def check_tokens(self, number: int) -> None:
-        """Check the CRC of a block's tokens.
-
-        Raises DamagedError, naming the file and the block.
-        """
+        """Raise DamagedError where the tokens of a block fail their CRC."""
         if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
             raise self.token_damage(number)
 
@@ -470,9 +422,7 @@ class Segment:
         return damaged(self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed")
 
     def unsound(self, numbers: Numbers) -> Numbers:
-        """Return those of some blocks, each once, whose tokens fail their CRC.
-
-        A block that was found sound in this process is not looked at again, unless its file was changed since.
+        """Return those of some blocks, each once, whose tokens fail their CRC; sound ones are not looked at again.
 
         Raises DamagedError where the tokens or the index are missing or cut off, or the index is damaged.
         """
@@ -489,10 +439,7 @@ class Segment:
         return self._sound[: self.blocks]
 
     def check_entry(self, number: int) -> None:
-        """Check the CRC of a block's entry.
-
-        Raises DamagedError, naming the file and the block.
-        """
+        """Raise DamagedError where the entry of a block fails its CRC."""
         if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
             raise self._entry_damage(number, entry_span(self.rows, number)[0])
 
@@ -509,10 +456,7 @@ class Segment:
         return damaged(self.paths.commits, what)
 
     def _look_at_files(self) -> None:
-        """See whether the segment is sealed, unless its commit log is still the file that was read before.
-
-        With another log, or with a manifest alone, what was read from the files before is dropped.
-        """
+        """Look for the manifest, unless the commit log still is the file that was read; drop what is of another."""
         try:
             file = self.paths.commits.stat().st_ino
         except FileNotFoundError:
@@ -540,7 +484,6 @@ class Segment:
         self._log_bytes += found.end
 
     def _scan_log(self) -> Scan:
-        """Scan what the commit log holds beyond the records known already."""
         try:
             with regular_file(self.paths.commits) as file:
                 self._log_file = os.fstat(file.fileno()).st_ino

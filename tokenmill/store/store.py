@@ -166,9 +166,8 @@ class Start:
     """The first block that a partition of a store holds, or will hold; a multiple of ``segment_blocks``."""
 
     block: int
-    """Number of that block."""
     chain: bytes
-    """Chain hash before it."""
+    """Before that block."""
 
     def encode(self) -> bytes:
         """Return the bytes of ``start.json``: canonical JSON with a CRC of all but itself, and one newline."""
@@ -179,10 +178,7 @@ class Start:
 def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     """Return where a partition begins; block 0 where nothing says otherwise, or where there is no directory.
 
-    List the directory before this call: the start is raised before segments are unlinked.
-
-    Raises:
-        DamagedError: the file is not what was written.
+    List the directory before: the start is raised before segments are unlinked. Raises DamagedError for a changed file.
     """
     path = directory / layout.START_FILE
     try:
@@ -205,10 +201,7 @@ def write_start(directory: Path, start: Start) -> None:
 
 
 def unlink_below(directory: Path, firsts: Iterable[int], block: int) -> list[int]:
-    """Unlink the segments that begin below ``block``, of those that begin at ``firsts``; return these.
-
-    If this is interrupted, the next call goes on: readers ignore everything below a partition's start.
-    """
+    """Unlink the segments of ``firsts`` that begin below ``block``, which readers ignore already; return these."""
     gone = [first for first in firsts if first < block]
     for first in gone:
         for path in layout.SegmentPaths(directory, first).all:
@@ -228,8 +221,7 @@ class Store:
     def open(cls, path: StorePath) -> Self:
         """Open a store for writing.
 
-        Raises StoreError where the directory is no store, or its identity belongs to another host or directory;
-        DiskError where its identity cannot be read.
+        Raises StoreError where it is none, or that of another host or directory; DiskError where it cannot be read.
         """
         path = layout.store_directory(path)
         file = path / layout.STORE_FILE
@@ -261,10 +253,9 @@ class Store:
 
     @classmethod
     def open_or_create(cls, path: StorePath) -> Self:
-        """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
+        """Open a store for writing; a directory without identity gets a new one, and keeps its streams.
 
-        Raises StoreError where the identity belongs to another host or directory; DiskError where the directory cannot
-        be made, read or written to.
+        Raises StoreError for another host's or directory's; DiskError where it cannot be made, read or written to.
         """
         path = layout.store_directory(path)
         with layout.blaming(path):
@@ -275,10 +266,7 @@ class Store:
         return cls.open(path)
 
     def require(self) -> None:
-        """Check that this very store is still in its place; the empty mount point of an unmounted disk is not.
-
-        Raises DiskError where nothing, or another store, is there.
-        """
+        """Raise DiskError where this very store is not in its place, as below the mount point of an unmounted disk."""
         try:
             there = self.open(self.path).id
         except DiskError:
@@ -293,12 +281,9 @@ class Store:
 
     @classmethod
     def adopt(cls, path: StorePath) -> Self:
-        """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
+        """Give a copied or moved store a new identity, bound to this host and directory; durable when this returns.
 
-        It is durable when this returns. What the store holds stays as it is.
-
-        Raises StoreError where the directory holds neither an identity nor a stream, so it is no store; LockedError
-        where a process writes to it.
+        What the store holds stays. Raises StoreError where this is no store; LockedError where a process writes to it.
         """
         path = layout.store_directory(path)
         if not (path / layout.STORE_FILE).exists() and not streams_in(path):
@@ -314,12 +299,10 @@ class Store:
         return cls.open(path)
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
-        """Put a stream's description and tokenizer file (None for raw bytes) into the store, durably.
+        """Put a stream's description and tokenizer file (None for raw bytes) into the store, durably, if it has none.
 
-        Where the stream is there already, nothing happens. Returns the description that the store holds.
-
-        Raises FingerprintError where the store holds a stream of that name with another fingerprint or other segments;
-        DiskError where the store cannot be read or written to.
+        Returns the description that the store holds. Raises FingerprintError where its fingerprint or its segments are
+        others; DiskError where the store cannot be read or written to.
         """
         directory = layout.stream_directory(self.path, info.name)
         with layout.blaming(self.path):

@@ -29,14 +29,11 @@ class Recovered:
 
     paths: layout.SegmentPaths
     chain_before: bytes
-    """Chain hash before the segment's first block."""
     rows: sealing.Rows
-    """Of the committed blocks."""
     log_bytes: int
     source_offset: int
     """Of the last commit record, also where that is the record of the segment before; -1 if unknown."""
     truncated_bytes: int
-    """Bytes cut off, of all three files, because no commit record covered them."""
     begun: bool = False
     """Whether there are segments before this one."""
 
@@ -45,10 +42,7 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     """Return the segment in which a partition goes on; what it holds, and all before it, is durable.
 
     Full segments without a manifest are sealed, and retired ones that are still there are unlinked. Costs a listing and
-    the last segments, whatever the partition holds.
-
-    Raises:
-        DamagedError: committed bytes are missing or changed, or a segment belongs to another stream.
+    the last segments. Raises DamagedError where committed bytes are missing or changed, or another stream's.
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     if (ready := directory / layout.REPAIR_DIRECTORY / layout.READY_FILE).exists():
@@ -86,7 +80,6 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
 
 
 def _recover_segment(paths: layout.SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
-    """Recover one unsealed segment: its files end with the last commit, which is durable."""
     log, found = read_log(paths, info)
     last = found.commits[-1] if found.commits else None
     rows = found.rows
@@ -104,10 +97,7 @@ def _recover_segment(paths: layout.SegmentPaths, info: StreamInfo, chain_before:
 
 
 def read_log(paths: layout.SegmentPaths, info: StreamInfo) -> tuple[bytes, sealing.Scan]:
-    """Return the commit log of an unsealed segment, and what it says; the other two files are as long as that.
-
-    Raises DamagedError where committed bytes are missing, or the log was changed.
-    """
+    """Return an unsealed segment's commit log, and what it says; raises DamagedError where committed bytes miss."""
     sizes = [path.stat().st_size if path.exists() else 0 for path in (paths.tokens, paths.documents)]
     log = read_regular(paths.commits) if paths.commits.exists() else b""
     if any(sizes) and not paths.commits.exists():
@@ -124,11 +114,7 @@ def read_log(paths: layout.SegmentPaths, info: StreamInfo) -> tuple[bytes, seali
 
 
 def check_blocks(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, numbers: range) -> None:
-    """Check the CRCs of some blocks of a segment (counted from 0), against its rows.
-
-    Raises:
-        DamagedError: naming the file and the first block that differs.
-    """
+    """Hold some blocks (counted from 0) against a segment's rows; raises DamagedError at the first that differs."""
     with regular_file(paths.tokens) as tokens, regular_file(paths.documents) as documents:
         for number in numbers:
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
@@ -154,17 +140,12 @@ def continues(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, 
 
 
 def check_link(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, chain_before: bytes) -> None:
-    """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
-
-    Raises:
-        DamagedError: it continues another; readers report one that fails its CRC.
-    """
+    """Raise DamagedError where an unsealed segment continues another chain: a commit log does not name its own."""
     if not continues(paths, info, rows, chain_before):
         raise layout.damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
 
 
 def _check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start: int) -> None:
-    """Check that the segments follow each other without a hole, from block ``start`` on."""
     for wanted, first in enumerate(firsts):
         paths = layout.SegmentPaths(directory, first)
         missing = layout.SegmentPaths(directory, start + wanted * segment_blocks)
@@ -175,7 +156,6 @@ def _check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start
 
 
 def _check_names(paths: layout.SegmentPaths, names: Collection[str]) -> None:
-    """Check that a sealed segment's files are among the names in its directory, but for the commit log."""
     for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
         if path.name not in names:
             raise layout.damaged(path, layout.MISSING)
@@ -212,8 +192,7 @@ def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, s
 def _settle_log(path: Path, log: bytes, found: sealing.Scan) -> int:
     """Cut off a record that was never finished, and make the last whole one durable; return the bytes cut off.
 
-    The last record may have been written without its sync having returned, or with its sync having failed; the page
-    cache shows it all the same. Written again, it is on the disk when this returns.
+    The page cache shows a record whose sync did not return, or failed: written again, it is on the disk.
     """
     if not log:
         return 0
@@ -232,8 +211,8 @@ def _settle_log(path: Path, log: bytes, found: sealing.Scan) -> int:
 class PartitionWriter(layout.Closing):
     """The one writer of a partition in a store, from `open` to `close`; not for use by several threads at once.
 
-    When a write or a sync fails, the writer is closed: what a failed sync left on the disk is unknown, and only a new
-    `open`, which recovers, may go on.
+    When a write or a sync fails, it is closed: what a failed sync left on the disk is unknown, and only a new `open`,
+    which recovers, may go on.
     """
 
     def __init__(self, directory: Path, info: StreamInfo, partition: int, lock: layout.PartitionLock) -> None:
@@ -243,15 +222,12 @@ class PartitionWriter(layout.Closing):
         """Offset in the token topic of the message that brought the block before ``next_block``; -1 if unknown.
         A hint: believe it only if that message ends there with the hash ``chain``."""
         self.truncated_bytes = found.truncated_bytes
-        """Bytes that recovery cut off because they had never been committed."""
         self.begun = found.begun or len(found.rows) > 0
         """Whether the partition holds blocks; if not, it may begin later (`begin`)."""
         self.next_block = found.paths.first + len(found.rows)
         """Number of the block that `append` wants next; all before it were appended, committed or not."""
         self.chain = sealing.chain_after(found.rows, -1) if len(found.rows) else found.chain_before
-        """Chain hash before ``next_block``."""
         self.segment_blocks = info.segment_blocks
-        """Blocks in a segment."""
         self._directory = directory
         self._info = info
         self._partition = partition
@@ -282,8 +258,8 @@ class PartitionWriter(layout.Closing):
     def begin(self, start: Start) -> None:
         """Let a partition that holds no block begin at ``start``, durably: the blocks before are available nowhere.
 
-        Raises InputError where the partition holds blocks, or ``start`` is below where it begins, or inside a segment;
-        StoreError where a write or sync failed; the writer is closed.
+        Raises InputError where it holds blocks, or ``start`` is too low, or inside a segment; StoreError where a write
+        failed; the writer is closed.
         """
         if self.begun or start.block < self.next_block or start.block % self._info.segment_blocks:
             raise InputError(
@@ -299,14 +275,12 @@ class PartitionWriter(layout.Closing):
     def append(self, blocks: Blocks, *, token_offset: int) -> None:
         """Write the blocks of (a part of) the message at ``token_offset``; `commit` makes them count.
 
-        Segments end at exactly ``segment_blocks`` blocks: a message that crosses a border is cut there, and what fills
-        a segment is committed and the segment sealed before this returns.
+        A message that crosses the border of a segment is cut there; the full segment is committed and sealed.
 
         Raises:
             GapError: the blocks do not begin with ``next_block``.
             InputError: tokens, entries and hashes do not belong together.
-            DiskError: a write or sync failed; the writer is closed.
-            DamagedError: the segment to be sealed changed since its commits; the writer is closed.
+            DiskError, DamagedError: a write or sync failed, or what is sealed has changed; the writer is closed.
         """
         tokens = memoryview(blocks.tokens).cast("B")
         self._check(blocks, len(tokens))
@@ -383,7 +357,6 @@ class PartitionWriter(layout.Closing):
         self._segment.commit()
 
     def _roll(self) -> None:
-        """Commit and seal the full segment, and begin the next one."""
         self._commit()
         full = self._segment
         full.close()

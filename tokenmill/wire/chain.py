@@ -1,8 +1,7 @@
 """A chain: the hash that rolls along it, and the cursor at which it continues.
 
-Two logs with the same hash after block k hold the same blocks 0 to k. The hash finds divergence (lost and rewritten
-tails, changed settings, a library that gives other ids); it is no signature. It is xxh3_128 (https://xxhash.com) in its
-canonical big-endian digest.
+Two logs with the same hash after block k hold the same blocks 0 to k. The hash, xxh3_128 (https://xxhash.com) in its
+canonical big-endian digest, finds divergence (lost and rewritten tails, other settings or ids); it is no signature.
 """
 
 from collections.abc import Sequence
@@ -51,24 +50,20 @@ def roll(before: bytes, tokens: bytes | memoryview, entries: Sequence[bytes]) ->
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position of a chain in its raw partition, together with the last record that the chain passed.
+    """The position of a chain in its raw partition, and the last record that it passed.
 
     aiokafka has no topic ids, so this record is how a deleted, recreated or rewritten topic is noticed.
     """
 
     next_offset: int
-    """Offset of the source record from which the next token comes."""
     taken: int
     """Tokens of the document at ``next_offset`` that are in blocks already; 0 between documents, and where a document
     or a flush has made no more than other blocks leave."""
     block: int
-    """Number of the next block."""
     last_offset: int = NO_RECORD
     """Offset of the last record that the chain passed or took tokens from; -1 before the first."""
     last_crc: int = 0
-    """`record_crc` of that record."""
     last_timestamp: int = 0
-    """Timestamp of that record, in milliseconds."""
 
     LAYOUT = Struct("<qqQqIq")
 

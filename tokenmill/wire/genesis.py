@@ -18,9 +18,7 @@ class Genesis:
     """The definition of a stream: its recipe, and where each partition's chain starts."""
 
     stream: str
-    """The stream's name, such as ``raw-text.train``."""
     recipe: Recipe
-    """Everything that decides its tokens."""
     starts: tuple[int, ...]
     """The start offset of each raw partition; one added later starts at 0."""
     segment_blocks: int
@@ -45,10 +43,9 @@ class Genesis:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the genesis that `to_dict` made this mapping of.
+        """Return the genesis of this mapping; raises DamagedError where the recipe does not hash to its fingerprint.
 
-        Raises DamagedError where the recipe does not hash to its fingerprint; FingerprintError where another format
-        version wrote it; ValueError, TypeError, LookupError where the values are no genesis.
+        Also FingerprintError for another format version; ValueError, TypeError, LookupError where the values are none.
         """
         recipe = Recipe.from_dict(values["recipe"])
         if recipe.fingerprint.hex() != values["fingerprint"]:
@@ -65,7 +62,6 @@ class Genesis:
         return canonical_json(self.to_dict())
 
     def _require_sound(self) -> None:
-        """Raise ValueError for values that no mill writes."""
         numbers: tuple[Any, ...] = (*self.starts, self.segment_blocks)
         others: tuple[Any, ...] = (self.stream, self.versions)
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or not self.segment_blocks:

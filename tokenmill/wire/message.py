@@ -51,17 +51,13 @@ class Message:
     """Blocks ``[first, first + count)`` of a chain, or a carry (``count == 0``)."""
 
     fingerprint: bytes
-    """Of the stream's recipe, 16 bytes."""
     first: int
-    """Number of the first block in its partition, from 0; in a carry, of the next block."""
+    """In a carry, the number of the next block."""
     cursor: Cursor
-    """Where the chain continues in the raw partition after the last block."""
     before: bytes
-    """Chain hash before block ``first``, 16 bytes."""
     after: bytes
-    """Chain hash after the last block, 16 bytes; in a carry, ``before`` again."""
+    """In a carry, ``before`` again."""
     totals: Totals
-    """What became of all records below ``cursor``."""
     tokens: bytes | memoryview
     """``count * block_tokens`` token ids, little-endian; empty in a carry."""
     entries: Sequence[bytes]
@@ -74,7 +70,7 @@ class Message:
     references: bytes = NO_BLOCKS
     """Of a packing with several open blocks: these blocks after the last block (`tokenmill.wire.pieces`)."""
     chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
-    """The hash after each block, as the code that packed them knows it. Not sent: empty in a message that was read."""
+    """The hash after each block, as who packed them knows it. Not sent: empty in a message that was read."""
 
     @property
     def count(self) -> int:
@@ -114,10 +110,7 @@ def encode_header(message: Message) -> bytes:
 
 
 def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
-    """Return the message in a header and a value; its tokens are ``value`` itself, not a copy.
-
-    Raises DamagedError where the header is not one of this format, fails its CRC, or does not fit the value.
-    """
+    """Return the message in a header and a value, which is not copied; raises DamagedError where they do not fit."""
     if len(header) < HEADER_OVERHEAD or header[:4] not in {MAGIC, MAGIC_WITH_REFERENCES}:
         raise StrayError("it has no header of TokenMill's, version 1: something else wrote it")
     data = memoryview(header)[: -_CRC.size]
@@ -161,6 +154,5 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
 
 
 def _divided(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    """Return consecutive parts of these sizes."""
     ends = list(accumulate(sizes))
     return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]

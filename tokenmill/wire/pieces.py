@@ -35,7 +35,6 @@ REFERENCE: Final = np.dtype([("offset", "<i8"), ("first", "<u4"), ("tokens", "<u
 `tokenmill.wire.chain.record_crc` of the record."""
 _COUNT: Final = Struct("<I")
 NO_BLOCKS: Final = b""
-"""The bytes where no block is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,7 @@ def join_entry(rows: bytes, metas: bytes) -> bytes:
 
 
 def entry_size(buffer: bytes | memoryview, at: int) -> int:
-    """Return the size in bytes of the entry that begins at ``at``.
-
-    Raises ValueError where the buffer ends before the entry does.
-    """
+    """Return the bytes of the entry that begins at ``at``; raises ValueError where the buffer ends before it does."""
     if len(buffer) - at < ENTRY_HEADER.size:
         raise ValueError(f"an entry at byte {at} needs {ENTRY_HEADER.size} bytes, {len(buffer) - at} are left")
     count, metas = ENTRY_HEADER.unpack_from(buffer, at)
@@ -78,10 +74,7 @@ def entry_size(buffer: bytes | memoryview, at: int) -> int:
 
 
 def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
-    """Cut ``count`` consecutive entries out of ``buffer``, which must hold exactly these.
-
-    Raises ValueError where the buffer is shorter or longer than its entries.
-    """
+    """Cut ``count`` consecutive entries out of ``buffer``; raises ValueError unless it holds exactly these."""
     data, at = bytes(buffer), 0
     entries, unpack = [], ENTRY_HEADER.unpack_from
     try:
@@ -98,10 +91,7 @@ def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
 
 
 def decode_entry(entry: bytes | memoryview) -> list[Piece]:
-    """Return the pieces of one entry, in the order of their starts.
-
-    Raises ValueError where ``entry`` is not exactly one entry.
-    """
+    """Return the pieces of one entry, in the order of their starts; raises ValueError where it is not exactly one."""
     if entry_size(entry, 0) != len(entry):
         raise ValueError("bytes follow the entry")
     count, _ = ENTRY_HEADER.unpack_from(entry, 0)
@@ -120,7 +110,6 @@ class OpenReferences(NamedTuple):
     """What the open blocks hold, decoded."""
 
     counts: Sequence[int]
-    """How many pieces each block has: at least 1."""
     rows: npt.NDArray[np.void]
     """The pieces of all blocks (`REFERENCE`), one block after the other."""
 

@@ -38,9 +38,7 @@ class StepFigures:
     """What came to one step of a recipe, and what left it. Sizes are bytes of text."""
 
     step: str
-    """The step's label in its recipe."""
     taken: Amount = NOTHING
-    """What came: that which the step before passed on."""
     passed: Amount = NOTHING
     """What it passed on. Its size is that of the texts as the step left them."""
     filtered: dict[str, Amount] = field(default_factory=dict)
@@ -93,7 +91,6 @@ class Figures:
     """The figures of one chain, or of several; empty until a document has come to the first step."""
 
     steps: list[StepFigures] = field(default_factory=list)
-    """One for each step of the recipe, in its order."""
     token_lengths: Counter[int] = field(default_factory=Counter)
     """Kept documents by their tokens, as counted in `Totals.tokens`: key ``k`` is ``2**k`` to ``2**(k+1) - 1``."""
     text_lengths: Counter[int] = field(default_factory=Counter)
@@ -169,7 +166,6 @@ def _summed(one: Mapping[str, Amount], other: Mapping[str, Amount]) -> dict[str,
 
 
 def _listed(lengths: Counter[int]) -> list[int]:
-    """Return the counts from key 0 on, none behind the last that is not 0."""
     return [lengths[key] for key in range(max(+lengths, default=-1) + 1)]
 
 
@@ -181,21 +177,18 @@ def _counted(counts: Sequence[int]) -> Counter[int]:
 
 @dataclass(slots=True)
 class Totals:
-    """What became of the records of one raw partition in one chain, from the chain's start up to a cursor.
+    """What became of the records of one raw partition in one chain, from its start up to a cursor.
 
     Totals depend on the cursor alone: a document that the cursor is in the middle of is not counted yet.
     """
 
     records: int = 0
-    """All records."""
     kept: int = 0
-    """Documents whose tokens are in the chain."""
     tombstones: int = 0
     """Records with a null value that asked for no flush."""
     flushes: int = 0
     """Records that asked for padding up to the block's end."""
     other_split: int = 0
-    """Records that belong to another split of the topic."""
     filtered: Counter[str] = field(default_factory=Counter)
     """Documents that a step filtered out, by reason."""
     dead_lettered: Counter[str] = field(default_factory=Counter)
@@ -260,10 +253,7 @@ class Totals:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Self:
-        """Return the totals that `pack` made these bytes of.
-
-        Raises ValueError or TypeError where these bytes are no totals, or hold a name that this version does not know.
-        """
+        """Return the totals of these bytes; raises ValueError or TypeError where this version knows none such."""
         values = parse_json(data)
         if not isinstance(values, dict):
             raise TypeError(f"totals are a JSON object, not {type(values).__name__}")
