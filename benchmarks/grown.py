@@ -18,9 +18,9 @@ from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.outcomes import Stages
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.eras import EraLog, Extent, close_era
+from tokenmill.eras import EraLog, close_era
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading.continuing import Extent, genesis_point
 from tokenmill.records import Record
 from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.eras.histories import FINGERPRINT, chains, look, next_era, records
-from tokenmill.eras import Era, EraFollower
-from tokenmill.eras.follower import LogRecord
+from tokenmill.eras import Era, EraFollower, LogRecord
 from tokenmill.errors import DifferenceError
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from tests.store.chains import STREAM
-from tokenmill.eras import Era, EraLog, Extent, close_era
+from tokenmill.eras import Era, EraLog, close_era
 from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading.continuing import Extent
 from tokenmill.store import EraWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 

@@ -97,7 +97,7 @@ def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes |
 @pytest.mark.parametrize("closed", [2**48, 2**63, 2**64, 10**400])
 def test_an_era_with_numbers_beyond_all_bounds_is_ignored(closed: int) -> None:
     """They would not fit the index of a store, and end its worker again and again."""
-    from tokenmill.eras.record import first_hash  # noqa: PLC0415 - of this test alone
+    from tokenmill.eras import first_hash  # noqa: PLC0415 - of this test alone
 
     values = {"before": first_hash(bytes(16)).hex(), "closed": closed, "end": True, "era": 0, "ranges": []}
     follower = EraFollower("raw-text.train", bytes(16))

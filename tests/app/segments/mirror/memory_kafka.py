@@ -19,8 +19,8 @@ from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.eras import ERA_KEY, EraLog, Extent, close_era
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.eras import ERA_KEY, EraLog, close_era
+from tokenmill.reading.continuing import Extent, genesis_point
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
