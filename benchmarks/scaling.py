@@ -38,7 +38,8 @@ RANK_PLACES: Final = """
 import sys
 from pathlib import Path
 import numpy as np
-from tokenmill.samples import Ranks, SequenceId, TrainableSamples, count_views
+from tokenmill.samples.sequence import Ranks, SequenceId, count_views
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import read_stream
 
 store, stream, rank, world_size, batch_size, steps, output = sys.argv[1:]

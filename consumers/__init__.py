@@ -29,7 +29,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from tokenmill.extras import missing_extra
-from tokenmill.samples import Source
+from tokenmill.samples.tracing import Source
 
 from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics

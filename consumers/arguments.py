@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tokenmill.bucket.folder import store_folder
 from tokenmill.errors import InputError
-from tokenmill.samples import Ranks, SequenceId
+from tokenmill.samples.sequence import Ranks, SequenceId
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX

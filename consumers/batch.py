@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Samples, Source, UsedContent
+from tokenmill.samples.sequence import Position, Samples
+from tokenmill.samples.tracing import Source
+from tokenmill.samples.trainable import UsedContent
 from tokenmill.store import Pieces
 
 from . import arguments

@@ -10,7 +10,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Numbers, Source
+from tokenmill.samples.sequence import Numbers
+from tokenmill.samples.tracing import Source
 from tokenmill.store import Pieces
 from tokenmill.wire.pieces import PADDING
 

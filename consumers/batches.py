@@ -10,7 +10,9 @@ import torch
 from tokenmill.bucket.cache import open_cache
 from tokenmill.errors import InputError
 from tokenmill.packings import Chunks
-from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views, packing_in
+from tokenmill.samples.document_index import packing_in
+from tokenmill.samples.sequence import Position, Ranks, SequenceId, count_views
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 

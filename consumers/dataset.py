@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
+from tokenmill.samples.sequence import EraOrder, Ranks, count_views
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import read_stream
 from tokenmill.store.layout import StorePath
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError
-from tokenmill.samples import DocumentIndex, Numbers
+from tokenmill.samples.document_index import DocumentIndex
+from tokenmill.samples.sequence import Numbers
 from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import StorePath, partition_directory
 from tokenmill.store.segment import Tokens

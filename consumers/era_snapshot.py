@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import InputError
-from tokenmill.samples import Content, SequenceId, TrainableSamples
+from tokenmill.samples.sequence import Content, SequenceId
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import EraReader, StreamInfo, open_eras
 
 from .waiting import awaited_era

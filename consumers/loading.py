@@ -25,7 +25,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map  # as the doc
 
 from tokenmill.bucket.objects import address_of
 from tokenmill.errors import InputError, StoreError
-from tokenmill.samples import UNPINNED
+from tokenmill.samples.trainable import UNPINNED
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments

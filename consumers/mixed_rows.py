@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tokenmill.samples import Course, Numbers, Ranks
+from tokenmill.samples.mixing import Course
+from tokenmill.samples.sequence import Numbers, Ranks
 from tokenmill.store import MapWatch
 
 from .sample_lookup import Chunk, LocatedRows, RowReader, StreamSamples

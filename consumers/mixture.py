@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any, Self
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Course, Point, Position, Schedule
+from tokenmill.samples.mixing import Course, Point, Schedule
+from tokenmill.samples.sequence import Position
 
 from . import arguments, mixture_state
 from .arguments import naming_unknown

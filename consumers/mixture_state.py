@@ -14,15 +14,9 @@ import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import InputError
-from tokenmill.samples import (
-    Point,
-    Position,
-    Schedule,
-    SequenceId,
-    StepRange,
-    TrainableSamples,
-    UsedContent,
-)
+from tokenmill.samples.mixing import Point, Schedule
+from tokenmill.samples.sequence import Position, SequenceId, StepRange
+from tokenmill.samples.trainable import TrainableSamples, UsedContent
 from tokenmill.wire.pieces import PADDING
 
 from .arguments import choice, flag, schedule_of, shown

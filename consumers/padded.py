@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Numbers
+from tokenmill.samples.sequence import Numbers
 from tokenmill.store.segment import Tokens
 
 from . import arguments

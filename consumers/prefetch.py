@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tokenmill.errors import TokenMillError
-from tokenmill.samples import Samples, TrainableSamples
+from tokenmill.samples.sequence import Samples
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store.layout import SegmentPaths, partition_directory
 from tokenmill.store.maps import FileRange, is_in_memory, read_pieces, read_small
 

@@ -16,18 +16,9 @@ import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import (
-    EraOrder,
-    Numbers,
-    Ranks,
-    Samples,
-    SegmentOrder,
-    Source,
-    TrainableSamples,
-    join,
-    places_of,
-    sources_of,
-)
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, join
+from tokenmill.samples.tracing import Source, places_of, sources_of
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.segment import Crcs, crcs_of_runs
 

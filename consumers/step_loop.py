@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 import torch
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import Position
+from tokenmill.samples.sequence import Position
 from tokenmill.store.layout import Closing
 
 from . import arguments

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Ranks
+from tokenmill.samples.sequence import Position, Ranks
 
 from .arguments import DataRank, ranks_of, schedule_of, shown, whole
 from .batch import Batch

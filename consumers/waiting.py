@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from tokenmill.errors import DamagedError, DiskError, StoreError
-from tokenmill.samples import TrainableSamples
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 _SAY_AFTER: Final = 5.0

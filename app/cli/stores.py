@@ -7,7 +7,8 @@ from typing import Annotated
 from tokenmill.bucket.folder import open_temporarily
 from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import DamagedError, GapError, InputError
-from tokenmill.samples import UNPINNED, Position, first_needed, read_state
+from tokenmill.samples.sequence import Position
+from tokenmill.samples.trainable import UNPINNED, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import partition_directory, repair_advice
 

@@ -8,19 +8,8 @@ from typing import Annotated, Any
 
 from tokenmill.bucket.folder import open_temporarily
 from tokenmill.errors import InputError
-from tokenmill.samples import (
-    MixtureTracer,
-    Source,
-    TracedRecord,
-    TracedSample,
-    TracedView,
-    Tracer,
-    Use,
-    is_mixture,
-    part_of,
-    read_any_state,
-    read_state,
-)
+from tokenmill.samples.tracing import MixtureTracer, Source, TracedRecord, TracedSample, TracedView, Tracer, Use, is_mixture, part_of
+from tokenmill.samples.trainable import read_any_state, read_state
 
 from ..funnel.tried_documents import beginning_of
 from ..settings import Settings

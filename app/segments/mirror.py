@@ -18,7 +18,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from tokenmill import errors
-from tokenmill.samples import UNPINNED, Position, first_needed, read_state
+from tokenmill.samples.sequence import Position
+from tokenmill.samples.trainable import UNPINNED, first_needed, read_state
 from tokenmill.store import EraReader, Store, open_eras, partitions_in, read_stream, streams_in
 
 from ..backoff import Backoff

@@ -15,7 +15,7 @@ from tests.consumers.mixtures import open_mixture, stores_of
 from tests.milled import Milled, records
 from tokenmill.app.tools.inspect.tracing import outcome_of
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, SequenceId
+from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.store import open_eras, open_partition, read_stream
 
 LENGTH = 21

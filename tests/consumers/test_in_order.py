@@ -16,7 +16,9 @@ from tests.consumers.scenes import era_store, open_batches
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, StepDataset
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, SegmentOrder, Tracer, first_needed
+from tokenmill.samples.sequence import Position, SegmentOrder
+from tokenmill.samples.tracing import Tracer
+from tokenmill.samples.trainable import first_needed
 from tokenmill.store import read_stream
 
 LENGTHS = [40, 27, 9, 13, 90, 26, 14, 70, 13, 55]

@@ -36,7 +36,7 @@ from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, Mixture, copy_thread
 from tokenmill.errors import InputError, StoreError
-from tokenmill.samples import MixtureTracer
+from tokenmill.samples.tracing import MixtureTracer
 from tokenmill.samples.sequence import rotation
 
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}

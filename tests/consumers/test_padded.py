@@ -27,7 +27,7 @@ from tokenmill.consumers import (
 )
 from tokenmill.consumers.samplers import DocumentSampler
 from tokenmill.errors import InputError
-from tokenmill.samples import bucket_order, describe_strata, era_order, strata_of, stratified_order
+from tokenmill.consumers.samplers import bucket_order, describe_strata, era_order, strata_of, stratified_order
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),

@@ -22,7 +22,8 @@ from tokenmill.consumers import (
     Windows,
 )
 from tokenmill.errors import InputError, StoreError
-from tokenmill.samples import Position, Tracer
+from tokenmill.samples.sequence import Position
+from tokenmill.samples.tracing import Tracer
 from tokenmill.store import open_eras, open_partition, partitions_in, streams_in
 
 STEPS: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}

@@ -23,7 +23,8 @@ from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
 from tokenmill.consumers.prefetch import EraReadAhead
 from tokenmill.errors import DamagedError
-from tokenmill.samples import Samples, SequenceId, TrainableSamples
+from tokenmill.samples.sequence import Samples, SequenceId
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionWriter, Store, read_stream
 from tokenmill.store.maps import FileRange
 

@@ -15,7 +15,8 @@ from tests.store.chains import tokens_of
 from tokenmill.consumers import sample_lookup
 from tokenmill.consumers.sample_lookup import RowReader
 from tokenmill.eras import Era, EraRange
-from tokenmill.samples import EraOrder, Ranks, places_of
+from tokenmill.samples.sequence import EraOrder, Ranks
+from tokenmill.samples.tracing import places_of
 from tokenmill.store import Store
 
 ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for blocks in (23, 13, 4)), 0)

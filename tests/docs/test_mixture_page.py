@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.mixtures import alone, open_mixture, rows_of, stores_of
-from tokenmill.samples import Course, Point, Schedule
+from tokenmill.samples.mixing import Course, Point, Schedule
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 

@@ -37,7 +37,8 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import DamagedError
-from tokenmill.samples import SequenceId, TrainableSamples
+from tokenmill.samples.sequence import SequenceId
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import open_eras, read_stream
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, PartitionLock, partition_directory, stream_directory
 from tokenmill.wire.message import HEADER_NAME, encode_header

@@ -15,7 +15,9 @@ from tests.store.chains import STREAM, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
-from tokenmill.samples import Content, Position, SequenceId, UsedContent, era_lookup
+from tokenmill.samples import trainable
+from tokenmill.samples.sequence import Content, Position, SequenceId
+from tokenmill.samples.trainable import UsedContent
 from tokenmill.store import EraReader, Store
 
 MARKER = len(OPEN_ERAS)
@@ -188,7 +190,7 @@ def test_what_came_since_it_was_opened_is_remembered(
 
 def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was forgotten is found in the store."""
-    monkeypatch.setattr(era_lookup, "_REMEMBERED", 2)
+    monkeypatch.setattr(trainable, "_REMEMBERED", 2)
     found = open_content(home, sequence_of())
     for sample in range(BLOCKS):
         place = found._places.place(sample)

@@ -12,7 +12,8 @@ from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, STOPS, era_sto
 from tests.store.chains import STREAM
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, first_needed, read_state
+from tokenmill.samples.sequence import Position
+from tokenmill.samples.trainable import first_needed, read_state
 
 VIEWS = (INFO.block_tokens - 1) // 4
 PARTITIONS = len(ERAS[-1].ranges)

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, SequenceId
+from tokenmill.samples.sequence import Position, SequenceId
 
 SEQUENCE = SequenceId("raw-text.train", "00" * 16, 4, 1, shuffle=True, eras=(0, None), passes=1)
 

@@ -9,7 +9,7 @@ from tests.consumers.scenes import CHAINS, INFO
 from tests.store.chains import make_info
 from tests.store.eras import make_eras
 from tokenmill.errors import InputError
-from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, count_views
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
 
 steps = st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 5), min_size=1), min_size=1, max_size=4)
 

@@ -19,7 +19,8 @@ from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.samples import Position, SequenceId, Tracer
+from tokenmill.samples.sequence import Position, SequenceId
+from tokenmill.samples.tracing import Tracer
 from tokenmill.store import Store
 from tokenmill.store.sealing import Rows
 from tokenmill.wire.chain import genesis_hash, roll

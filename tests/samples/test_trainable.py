@@ -11,7 +11,8 @@ from tests.store.chains import STREAM, directory_of, fill, make_chain, make_stor
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, DifferenceError, InputError
-from tokenmill.samples import SequenceId, TrainableSamples
+from tokenmill.samples.sequence import SequenceId
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import Store
 
 

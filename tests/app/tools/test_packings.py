@@ -24,7 +24,7 @@ from tokenmill.app.tools.verify import verify
 from tokenmill.consumers import Documents
 from tokenmill.errors import FingerprintError, InputError
 from tokenmill.recipe import Recipe
-from tokenmill.samples import Position, SequenceId
+from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.store import open_partition, read_stream
 from tokenmill.wire.pieces import split_references
 

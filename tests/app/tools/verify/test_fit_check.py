@@ -14,7 +14,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.samples import Position, SequenceId, Tracer
+from tokenmill.samples.sequence import Position, SequenceId
+from tokenmill.samples.tracing import Tracer
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import PADDING, join_references, split_references
