@@ -38,7 +38,7 @@ from .windows import Windows
 
 if TYPE_CHECKING:
     from .batch import XY, Batch, ContextPart, ModelInputs
-    from .batch_documents import BatchDocuments
+    from .batch import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import MixtureDataset, StepDataset
@@ -50,7 +50,7 @@ _WITH_TORCH: Final = {
     "XY": "batch",
     "Batch": "batch",
     "Batches": "batches",
-    "BatchDocuments": "batch_documents",
+    "BatchDocuments": "batch",
     "ContextPart": "batch",
     "EraDataset": "dataset",
     "Mixture": "mixture",

@@ -16,8 +16,8 @@ from tokenmill.store.layout import StorePath
 
 from . import arguments
 from .arguments import naming_unknown
-from .batch_documents import BatchDocuments, documents_of
-from .era_snapshot import freeze_eras, open_trainable
+from .batch import BatchDocuments, documents_of
+from .waiting import freeze_eras, open_trainable
 from .sample_lookup import Chunk, RowReader
 from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream

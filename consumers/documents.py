@@ -17,7 +17,7 @@ from tokenmill.store.segment import Tokens
 
 from . import arguments
 from .arguments import naming_unknown
-from .era_snapshot import freeze_eras, open_trainable
+from .waiting import freeze_eras, open_trainable
 from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 

@@ -14,7 +14,7 @@ from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
-from .mixed_rows import MixedReader, MixturePlace
+from .mixture_state import MixedReader, MixturePlace
 from .mixture_state import StreamShare
 from .step_loop import StepLoop
 from .step_schedule import Found

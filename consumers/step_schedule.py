@@ -18,7 +18,7 @@ from tokenmill.samples.sequence import Position, Ranks
 
 from .arguments import DataRank, ranks_of, schedule_of, shown, whole
 from .batch import Batch
-from .copy_thread import CopyThread
+from .transfer import CopyThread
 from .sample_lookup import Chunk, DamagedRowError, Rows
 from .transfer import Staging, open_staging
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tokenmill.bucket.cache import CacheFolder
 from tokenmill.bucket.fetching import RemoteSegment, stream_of
-from tokenmill.bucket.head_log import HeadLog
+from tokenmill.bucket.fetching import HeadLog
 from tokenmill.bucket.objects import Bucket
 
 

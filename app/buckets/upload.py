@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.bucket.head_log import BucketSegment, Head, HeadLog
+from tokenmill.bucket.fetching import BucketSegment, Head, HeadLog
 from tokenmill.bucket.objects import Bucket, Data, in_lanes
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError

@@ -32,7 +32,7 @@ from tests.consumers.scenes import (
 )
 from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
-from tokenmill.consumers import Batches, Mixture, copy_thread, transfer
+from tokenmill.consumers import Batches, Mixture, transfer
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -438,7 +438,7 @@ def test_a_with_block_ends_threads_and_lets_files_go(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool
 ) -> None:
     """What was delivered stays; its documents are read again. The state is there, and iterating is refused."""
-    monkeypatch.setattr(copy_thread, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
+    monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
     others = set(threading.enumerate())
     batches = open_batches(store)
     with Mixture({"one": batches}, {"one": 1}) if mixed else batches as loop:

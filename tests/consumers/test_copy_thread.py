@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.consumers.copy_thread import CopyThread
+from tokenmill.consumers.transfer import CopyThread
 
 Made = tuple[int, str]
 """A number, and the thread that made something of it."""

@@ -34,7 +34,7 @@ from tests.consumers.mixtures import (
 )
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Mixture, copy_thread
+from tokenmill.consumers import Batch, Mixture, transfer
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.tracing import MixtureTracer
 from tokenmill.samples.sequence import rotation
@@ -378,7 +378,7 @@ def test_what_is_looked_for_beside_the_loop_changes_nothing(
     """Also while the loop asks for states, sources and documents of what it has."""
 
     def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
-        monkeypatch.setattr(copy_thread, "LONG_SECONDS", -1.0 if is_beside else 1e9)
+        monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0 if is_beside else 1e9)
         loop = open_one(stores, WEIGHTS)
         loop._most_samples = 6  # three steps a look
         found = []

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from tokenmill.bucket.fetching import Fetched, fetch_all, stream_of, tokenizer_of
-from tokenmill.bucket.head_log import BucketSegment, HeadLog
+from tokenmill.bucket.fetching import BucketSegment, HeadLog
 from tokenmill.bucket.objects import Bucket, address_of
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError

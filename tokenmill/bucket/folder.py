@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tokenmill.bucket.cache import bring_eras, cache_folder
 from tokenmill.bucket.fetching import RemoteSegment, stream_of, streams_of, tokenizer_of
-from tokenmill.bucket.head_log import HeadLog
+from tokenmill.bucket.fetching import HeadLog
 from tokenmill.bucket.objects import Bucket, address_of
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import BucketError
