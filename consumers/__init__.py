@@ -37,8 +37,7 @@ from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
-    from .batch import XY, Batch, ContextPart, ModelInputs
-    from .batch import BatchDocuments
+    from .batch import XY, Batch, BatchDocuments, ContextPart, ModelInputs
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import MixtureDataset, StepDataset
@@ -61,7 +60,6 @@ _WITH_TORCH: Final = {
     "StepDataset": "loading",
     "StreamShare": "mixture_state",
 }
-"""Names whose modules need torch."""
 
 
 def __getattr__(name: str) -> Any:

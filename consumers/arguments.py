@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.bucket.folder import store_folder
+from tokenmill.bucket.cache import store_folder
 from tokenmill.errors import InputError
 from tokenmill.samples.sequence import Ranks, SequenceId
 
@@ -205,12 +205,7 @@ def schedule_of(name: str, value: Any, place: str = "step", given: str = "a numb
 
 
 def numbers_in(indices: Any, count: int, things: str) -> npt.NDArray[np.int64]:
-    """Return the numbers of some of so many things, from the end where they are negative, as those from 0 on.
-
-    Raises:
-        InputError: they are no row of whole numbers.
-        IndexError: there is nothing of that number.
-    """
+    """Return numbers of ``count`` things as those from 0 on, also negative ones; raises InputError or IndexError."""
     wanted = row_of("indices", indices)
     if len(wanted) and not (-count <= wanted.min() and wanted.max() < count):
         raise IndexError(f"there are {count} {things}; one of {shown(wanted.tolist())} was asked for")

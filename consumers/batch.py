@@ -25,6 +25,7 @@ from . import arguments
 from .sample_lookup import Chunk, Rows
 from .transfer import Sent, Staged, to_device
 
+
 class BatchDocuments:
     """Which tokens belong together; all tensors are on the batch's device, and each is made when it is first asked for.
 
@@ -304,9 +305,6 @@ class ModelInputs(dict[str, torch.Tensor]):
         made.__dict__ |= self.__dict__
         return made
 
-    def _tell_others(self, on_use: "Callable[[Any], None]") -> None:
-        self._others_on_use = on_use
-
     def __getstate__(self) -> dict[str, Any]:
         found = {"state": self.state} if "_find_state" in self.__dict__ else {}
         return {name: value for name, value in self.__dict__.items() if name != "_find_state"} | found
@@ -347,10 +345,9 @@ class Leg:
     end: Callable[[], int | None] = lambda: None
     """Says how many samples there are, where a last step takes what is left."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """Other entries of a state."""
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the run's state once all steps up to this one were trained on; raises DamagedError for unread eras."""
+        """Return the run's state once all steps up to this one were trained on; raises as `UsedContent.pin`."""
         return self.content.pin(self.begin.before(step + 1).up_to(self.end())).to_dict() | dict(self.told)
 
 
@@ -570,9 +567,6 @@ class Batch:
     def pin_memory(self) -> "Batch":
         """Return this batch with x and y in pinned memory, as a ``DataLoader`` with ``pin_memory=True`` asks for it."""
         return replace(self, _sent=Staged(self._x().pin_memory(), self._y().pin_memory()))
-
-    def _tell_others(self, on_use: Callable[["Batch"], None]) -> None:
-        self._others_on_use = on_use
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._sent, Staged):

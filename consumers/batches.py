@@ -17,13 +17,11 @@ from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
-from .arguments import naming_unknown
 from .batch import Batch, Leg
 from .metrics import Behind
 from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
-from .step_loop import Delivery, StepLoop
-from .step_schedule import Found, Phases, Stagings
+from .step_loop import Delivery, Found, Phases, Stagings, StepLoop
 from .text import StoredTokenizer
 from .transfer import device_of
 from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
@@ -41,7 +39,7 @@ class Batches(StepLoop):
     beginning. Nothing here talks to Kafka.
     """
 
-    @naming_unknown
+    @arguments.naming_unknown
     def __init__(
         self,
         store: StorePath,

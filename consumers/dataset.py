@@ -15,12 +15,10 @@ from tokenmill.store import read_stream
 from tokenmill.store.layout import StorePath
 
 from . import arguments
-from .arguments import naming_unknown
 from .batch import BatchDocuments, documents_of
-from .waiting import freeze_eras, open_trainable
 from .sample_lookup import Chunk, RowReader
 from .text import HasTokenizer, StoredTokenizer
-from .waiting import ReachableStream
+from .waiting import ReachableStream, freeze_eras, open_trainable
 
 
 class DocumentSample(NamedTuple):
@@ -48,7 +46,7 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
     Memory and the cost of opening are bounded, however many eras there are. `Batches` is what resumes and follows.
     """
 
-    @naming_unknown
+    @arguments.naming_unknown
     def __init__(
         self,
         store: StorePath,

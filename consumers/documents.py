@@ -16,10 +16,8 @@ from tokenmill.store.layout import StorePath, partition_directory
 from tokenmill.store.segment import Tokens
 
 from . import arguments
-from .arguments import naming_unknown
-from .waiting import freeze_eras, open_trainable
 from .text import HasTokenizer, StoredTokenizer
-from .waiting import ReachableStream
+from .waiting import ReachableStream, freeze_eras, open_trainable
 
 _NONE: Final = -1
 _LABELS_AT_ONCE: Final = 1 << 16
@@ -134,7 +132,7 @@ class Documents(HasTokenizer):
     Opening reads the document table, not the tokens: half a second and 50 MB for a million documents.
     """
 
-    @naming_unknown
+    @arguments.naming_unknown
     def __init__(
         self,
         store: StorePath,

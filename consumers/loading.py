@@ -29,7 +29,6 @@ from tokenmill.samples.trainable import UNPINNED
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
-from .arguments import DataRank
 from .batch import Batch, ModelInputs
 from .batches import Batches
 from .mixture import Mixture
@@ -46,10 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class LoopPlace:
-    """A state of `Batches` that moves on with the batches that are used, in the process that loops.
-
-    The copies of it in that process's workers read where a loop begins, and never move.
-    """
+    """A state of `Batches` that moves on with the batches that are used; the copies of workers never move."""
 
     def __init__(self, state: State) -> None:
         self.key = uuid4().hex
@@ -94,10 +90,7 @@ class LoopPlace:
         return self.state
 
     def set_in_worker(self, state: State) -> None:
-        """Note, in each worker, from which state of its own a loop goes on.
-
-        The process that loops hears of it with the first batch that it uses, other workers through `begin`.
-        """
+        """Note, in each worker, from which state of its own a loop goes on; others hear of it as they use batches."""
         self.turn += 1
         self.state = state
         self._loops += 1
@@ -292,7 +285,7 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     def _in_worker(self, batches: StepLoop, state: dict[str, Any]) -> Iterator[Batch]:
         used = partial(note_use, self._place.key, self._place.turn)
         for batch in batches:
-            batch._tell_others(used)
+            batch._others_on_use = used
             state["made"] += 1
             yield batch
 
@@ -362,7 +355,7 @@ def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_ranks(options: dict[str, Any]) -> dict[str, Any]:
-    known = DataRank.of(options.get("rank"), options.get("world_size"))
+    known = arguments.DataRank.of(options.get("rank"), options.get("world_size"))
     return options if known.is_assumed else options | {"rank": known.rank, "world_size": known.world_size}
 
 

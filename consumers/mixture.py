@@ -10,14 +10,11 @@ from tokenmill.samples.mixing import Course, Point, Schedule
 from tokenmill.samples.sequence import Position
 
 from . import arguments, mixture_state
-from .arguments import naming_unknown
 from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
-from .mixture_state import MixedReader, MixturePlace
-from .mixture_state import StreamShare
-from .step_loop import StepLoop
-from .step_schedule import Found
+from .mixture_state import MixedReader, MixturePlace, StreamShare
+from .step_loop import Found, StepLoop
 from .transfer import End
 from .waiting import Awaited, ReachableStream
 
@@ -35,7 +32,7 @@ class Mixture(StepLoop):
 
     _dataset = "MixtureDataset"
 
-    @naming_unknown
+    @arguments.naming_unknown
     def __init__(
         self,
         streams: Mapping[str, Batches],
@@ -81,13 +78,7 @@ class Mixture(StepLoop):
             begin,
         )
         self._mixing = mixing = mixture_state.mixing_of(
-            self._streams,
-            weights,
-            linear=linear,
-            unit=unit,
-            at_end=at_end,
-            interleave=interleave,
-            by=by,
+            self._streams, weights, linear=linear, unit=unit, at_end=at_end, interleave=interleave, by=by
         )
         if mixing.whole_steps and len(self._phases.batch_sizes) > 1:
             raise InputError(

@@ -65,10 +65,7 @@ class MixedReader:
         self._most_samples = 256  # so that the first batch comes soon; then four times as many each time
 
     def read(self, place: MixturePlace, step: int, steps: int) -> Chunk | End | None:
-        """Return the next steps of this process, ``steps`` at most, at first fewer; None: something may still come.
-
-        Raises as `RowReader.read`.
-        """
+        """Return the next steps, at first few; None: something may still come. Raises as `RowReader.read`."""
         ranks = self.ranks
         steps = min(steps, max(self._most_samples // ranks.batch_size, 1))
         trial = place.course.copy().go_to(place.course.place + self._places(steps * ranks.workers))
@@ -546,10 +543,7 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
 
 
 def fill_of(trainable: TrainableSamples, name: str) -> Fraction:
-    """Return the part of the tokens of a stream's first era, by some of its blocks, that are no padding.
-
-    Raises InputError where that era is not in the store yet, DamagedError for its document tables.
-    """
+    """Return the part of a stream's first era that is no padding; raises InputError where that is not there yet."""
     if not trainable.ready(0, 1):
         raise InputError(
             f"by='tokens' looks at the padding of the first era of {name!r}, which is not in {trainable.store} yet: "

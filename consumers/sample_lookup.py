@@ -61,15 +61,7 @@ class Gathering:
         maps: Sequence[Rows],
         watch: MapWatch,
     ) -> None:
-        """Prepare.
-
-        Args:
-            addresses: as `addresses_of` gives them.
-            columns: tokens to copy from each, all in the array that the address is of.
-            dtype: of the tokens.
-            maps: the arrays that the addresses are of.
-            watch: looks at the files under them before they are read, so that one that was cut off is an error.
-        """
+        """Prepare to copy ``columns`` tokens from `addresses_of` maps, at whose files ``watch`` looks before."""
         self.watch = watch
         self.row_bytes = columns * dtype.itemsize
         self._maps = maps
@@ -202,7 +194,6 @@ class StreamSamples(NamedTuple):
     """The samples of a chunk that are of one stream."""
 
     name: str
-    """Of the stream, as batches say it."""
     trainable: TrainableSamples
     options: RowOptions
     mine: Numbers | None
@@ -223,10 +214,7 @@ class Chunk:
         steps: int,
         batch_size: int,
     ) -> None:
-        """Take ``steps * batch_size`` samples, and where their rows were found.
-
-        With CRCs, `stretches` holds each row against its own when it was copied: the row is a whole block then.
-        """
+        """Take samples and where their rows were found; those with CRCs are whole blocks, which `stretches` checks."""
         self.steps = steps
         self.batch_size = batch_size
         self.kept = found.kept
@@ -403,7 +391,6 @@ class RowReader:
         self._skip = skip
         self.options = options or RowOptions()
         self._tables: dict[EraOrder, EraTable] = {}
-        """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
         self._most_samples = 256
         """To be looked up next: few at first, as each may be in another segment, then four times as many."""

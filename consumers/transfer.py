@@ -264,14 +264,7 @@ class LaneStaging:
     carries = True
 
     def __init__(
-        self,
-        rows: int,
-        columns: int,
-        dtype: "np.dtype[np.unsignedinteger]",
-        *,
-        widen: bool,
-        slots: int,
-        lane: CudaLane,
+        self, rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", *, widen: bool, slots: int, lane: CudaLane
     ) -> None:
         self._widens = widen
         self._lane = lane

@@ -1,5 +1,4 @@
-"""A store that is not there, or not yet: what is said of files that went away, waiting for eras, and eras that are there.
-"""
+"""A store that is not there, or not yet: files that went away, waiting for eras, and eras that are there."""
 
 import logging
 import math

@@ -12,7 +12,6 @@ from tokenmill.store import PartitionReader, open_partition, partitions_in, read
 from tokenmill.store.layout import StorePath
 
 from . import arguments
-from .arguments import naming_unknown
 from .text import HasTokenizer, StoredTokenizer
 from .waiting import ReachableStream
 
@@ -28,7 +27,7 @@ class Windows(HasTokenizer):
     By number, ``windows[i]``, all of them are a map-style data set, for other samplers.
     """
 
-    @naming_unknown
+    @arguments.naming_unknown
     def __init__(
         self,
         store: StorePath,

@@ -60,7 +60,6 @@ class Limits:
     """How long the parts of a document may be. They decide what is dead-lettered, so the fingerprint covers them."""
 
     max_text_bytes: int
-    """Of the text in UTF-8."""
     max_id_bytes: int
     """Of the id in canonical JSON, without quotes, as it is stored with every piece: so it bounds a message."""
     max_fields_bytes: int

@@ -214,13 +214,7 @@ class EraLog:
 
 
 def close_era(
-    log: EraLog,
-    extents: Mapping[int, Extent],
-    *,
-    now: int,
-    era_blocks: int,
-    overdue: bool,
-    end: bool = False,
+    log: EraLog, extents: Mapping[int, Extent], *, now: int, era_blocks: int, overdue: bool, end: bool = False
 ) -> Era | None:
     """Return the era that should be written now, or None.
 
@@ -387,15 +381,7 @@ class Permutation:
     """
 
     def __init__(self, size: int, *, seed: int, passed: int, era: int) -> None:
-        """Compute the keys.
-
-        Args:
-            size: number of items, 0 at least.
-            seed: the run's, any int64.
-            passed: how often the eras have been passed over before, from 0.
-            era: the era's number.
-
-        """
+        """Compute the keys for so many items, an int64 as seed, the passes made before, and the era's number."""
         self._size = size
         self._bits = max(_BITS_AT_LEAST, ((max(size, 1) - 1).bit_length() + 1) // 2)
         self._keys = [np.uint64(xxhash.xxh3_64_intdigest(_KEY.pack(seed, passed, era, i))) for i in range(_ROUNDS)]

@@ -116,10 +116,7 @@ SEPARATE: Final = frozenset({"rows", "chunks"})
 
 
 def canonical_packing(value: Any) -> dict[str, Any]:
-    """Return the packing's name and those parameters that have not their default, as JSON types.
-
-    Raises SettingsError for an unknown packing or parameter, or a value that cannot be used.
-    """
+    """Return the packing's name and what has not its default, as JSON; raises SettingsError for what cannot be."""
     return canonical_choice(value, PACKINGS, 'as "concat"', 'as {name = "rows", long = "drop"}')
 
 

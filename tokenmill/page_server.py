@@ -37,7 +37,9 @@ LINGER_SECONDS: Final = 1.0
 HANDSHAKE_SECONDS: Final = 2.0
 """Longest handshake of TLS: connections are counted after it."""
 END_SECONDS: Final = 5.0
+"""Longest wait for the thread to end; it takes milliseconds."""
 LOG_SECONDS: Final = 60.0
+"""Time between two log lines about one kind of error."""
 TEXT: Final = "text/plain; charset=utf-8"
 METHODS: Final = ("GET", "HEAD")
 HEADERS: Final = {

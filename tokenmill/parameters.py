@@ -93,12 +93,7 @@ def _parameters_of(step: Hashable) -> tuple[Parameter, ...]:
 
 
 def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the values for the parameters of ``step``, each in its field's type; what is a default may be left out.
-
-    Raises:
-        SettingsError: an unknown parameter, one that is missing, or a value of a wrong type; begins with ``where``.
-
-    """
+    """Return the values in their fields' types; raises SettingsError, beginning with ``where``, for what is none."""
     known = {parameter.name: parameter for parameter in parameters_of(step)}
     for name in values:
         if name not in known:
@@ -248,10 +243,7 @@ def read_list_file(path: str, where: str) -> bytes:
 
 
 def canonical_lines(content: bytes) -> bytes:
-    """Return a list's entries one a line, sorted, each once, without empty lines and those that begin with ``#``.
-
-    Raises ValueError where it is no UTF-8.
-    """
+    """Return a list's entries sorted, one a line, without comments or empty lines; raises ValueError if no UTF-8."""
     stripped = {line.strip() for line in content.decode("utf-8-sig").split("\n")}
     entries = sorted(line for line in stripped if line and not line.startswith("#"))
     return "".join(f"{entry}\n" for entry in entries).encode()

@@ -150,10 +150,6 @@ class Recipe:
         """Return whether the two have the same decoder settings, but other rules or another version of a function."""
         return self.decode == other.decode and self.decoder != other.decoder
 
-    def bounded_otherwise(self, other: "Recipe") -> bool:
-        """Return whether the two have different limits for normalized texts."""
-        return self.normalized_length != other.normalized_length
-
     @property
     def normalized_length(self) -> int | None:
         """Most bytes of a normalized text in UTF-8; None: no limit."""

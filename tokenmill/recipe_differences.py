@@ -58,7 +58,7 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
     if stream.decoded_otherwise(here):
         found.append(f"decode: the stream has {_steps(stream.decoder)}, here {_steps(here.decoder)}")
     same_file = stream.tokenizer_sha256 == here.tokenizer_sha256
-    if stream.bounded_otherwise(here) and not said & {"normalize", "max_text_bytes"} and same_file:
+    if stream.normalized_length != here.normalized_length and not said & {"normalize", "max_text_bytes"} and same_file:
         limits = [one.normalized_length or "no limit" for one in (stream, here)]
         found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
     mine, theirs = (_other_steps(one) for one in (stream, here))

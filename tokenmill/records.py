@@ -15,27 +15,22 @@ class SourceRecord(Protocol):
     @property
     def offset(self) -> int:
         """Its offset in its partition."""
-        ...
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since the epoch, as Kafka has it; -1 when it has none."""
-        ...
 
     @property
     def key(self) -> bytes | None:
         """Its key, if it has one."""
-        ...
 
     @property
     def value(self) -> bytes | None:
         """None is a tombstone, or a flush when the header says so and the recipe allows it."""
-        ...
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
         """Name and value of each header."""
-        ...
 
 
 class Record(NamedTuple):

@@ -11,8 +11,7 @@ from typing import Final
 
 import structlog
 
-from tokenmill.bucket.fetching import Fetched, fetch_all, stream_of, streams_of, tokenizer_of
-from tokenmill.bucket.fetching import HeadLog
+from tokenmill.bucket.fetching import Fetched, HeadLog, fetch_all, stream_of, streams_of, tokenizer_of
 from tokenmill.bucket.objects import Bucket
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError

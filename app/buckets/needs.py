@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tokenmill.bucket.cache import CacheFolder
-from tokenmill.bucket.fetching import RemoteSegment, stream_of
-from tokenmill.bucket.fetching import HeadLog
+from tokenmill.bucket.fetching import HeadLog, RemoteSegment, stream_of
 from tokenmill.bucket.objects import Bucket
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from tokenmill.bucket.folder import open_temporarily
+from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import address_of
 from tokenmill.packings import packing_in_words
 

@@ -144,7 +144,7 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
 
 def _with_store(loaded: Loaded, words: str, *, bucket: bool) -> Loaded:
     """Return settings whose store is a directory; raises InputError where the command takes no bucket."""
-    from tokenmill.bucket.folder import open_temporarily  # noqa: PLC0415 - most commands need no numpy
+    from tokenmill.bucket.cache import open_temporarily  # noqa: PLC0415 - most commands need no numpy
     from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - as above
 
     store = loaded.settings.store

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from tokenmill.bucket.folder import open_temporarily
+from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import DamagedError, GapError, InputError
 from tokenmill.samples.sequence import Position

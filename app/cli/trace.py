@@ -6,9 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from tokenmill.bucket.folder import open_temporarily
+from tokenmill.bucket.cache import open_temporarily
 from tokenmill.errors import InputError
-from tokenmill.samples.tracing import MixtureTracer, Source, TracedRecord, TracedSample, TracedView, Tracer, Use, is_mixture, part_of
+from tokenmill.samples.tracing import (
+    MixtureTracer,
+    Source,
+    TracedRecord,
+    TracedSample,
+    TracedView,
+    Tracer,
+    Use,
+    is_mixture,
+    part_of,
+)
 from tokenmill.samples.trainable import read_any_state, read_state
 
 from ..funnel.tried_documents import beginning_of

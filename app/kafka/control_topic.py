@@ -170,7 +170,7 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
         back = "set them back"
         if genesis.recipe.decoded_otherwise(recipe):
             back = f'decode = "{recipe.decode}" has other rules since: use the version that made the stream'
-        elif genesis.recipe.bounded_otherwise(recipe) and genesis.recipe.normalized_length is None:
+        elif genesis.recipe.normalized_length is None and recipe.normalized_length is not None:
             back = "texts that normalizing makes very long are refused since: use the version that made the stream"
         raise other_settings(genesis, differences(genesis.recipe, recipe), back)
 

@@ -22,8 +22,8 @@ from tests.app.buckets.scene import (
 )
 from tests.store.chains import STREAM
 from tokenmill.app.segments.retiring import retire
-from tokenmill.bucket import folder as folders
-from tokenmill.bucket.folder import open_folder
+from tokenmill.bucket import cache as folders
+from tokenmill.bucket.cache import open_folder
 from tokenmill.consumers import Documents, EraDataset, Windows
 from tokenmill.errors import BucketError, DifferenceError, InputError
 from tokenmill.store import open_eras, open_partition, partitions_in

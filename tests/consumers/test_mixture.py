@@ -36,8 +36,8 @@ from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, Mixture, transfer
 from tokenmill.errors import InputError, StoreError
-from tokenmill.samples.tracing import MixtureTracer
 from tokenmill.samples.sequence import rotation
+from tokenmill.samples.tracing import MixtureTracer
 
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}
 EXACT = {name: Fraction(str(weight)) for name, weight in WEIGHTS.items()}

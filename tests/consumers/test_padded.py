@@ -25,9 +25,15 @@ from tokenmill.consumers import (
     PaddedBatches,
     StratifiedSampler,
 )
-from tokenmill.consumers.samplers import DocumentSampler
+from tokenmill.consumers.samplers import (
+    DocumentSampler,
+    bucket_order,
+    describe_strata,
+    era_order,
+    strata_of,
+    stratified_order,
+)
 from tokenmill.errors import InputError
-from tokenmill.consumers.samplers import bucket_order, describe_strata, era_order, strata_of, stratified_order
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),

@@ -20,8 +20,7 @@ from tests.faults.trial import Trial
 from tests.store.chains import STREAM
 from tokenmill.app.buckets.mirroring import StreamCopy
 from tokenmill.app.buckets.upload import Upload
-from tokenmill.bucket.fetching import stream_of
-from tokenmill.bucket.fetching import HeadLog
+from tokenmill.bucket.fetching import HeadLog, stream_of
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError

@@ -1,19 +1,26 @@
-"""Which samples are in a store."""
+"""Which samples are in a store, and what pins the content that a run has used: other content is told apart."""
 
+import json
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow
+from tests.consumers.scenes import BLOCKS, CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow, other_eras
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
+from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
-from tokenmill.samples.sequence import SequenceId
-from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import Store
+from tokenmill.samples import trainable
+from tokenmill.samples.sequence import Content, Position, SequenceId
+from tokenmill.samples.trainable import TrainableSamples, UsedContent
+from tokenmill.store import EraReader, Store
 
 
 def open_samples(store: Store, **options: Any) -> TrainableSamples:
@@ -96,3 +103,283 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
     (directory_of(store) / f"{4:012d}.index").write_bytes(b"")
     with pytest.raises(DamagedError):
         open_samples(store).ready(0, 99)
+
+
+MARKER = len(OPEN_ERAS)
+"""The number of the end marker."""
+STOPS_OF_TWO = ERAS[0].blocks + ERAS[1].blocks
+KNOWN = (1, 3, len(ERAS))
+"""How many eras the other stores have."""
+NAMED = [(0, None), (0, 3), (1, 4), (2, 99), (4, 5)]
+
+
+def sequence_of(eras: tuple[int, int | None] = (0, None), passes: int = 1, length: int = 4) -> SequenceId:
+    """Return a sequence over the stream."""
+    return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=eras, passes=passes)
+
+
+def at(sample: int, sequence: SequenceId, pinned: Content | None = None) -> Position:
+    """Return the position before a sample of a run with batches of one."""
+    return Position(sequence, sample, Position.beginning(sequence, 1).ranges, pinned)
+
+
+def saved(position: Position) -> Position:
+    """Return what a state of the position says elsewhere."""
+    return Position.from_dict(json.loads(json.dumps(position.to_dict())), position.sequence)
+
+
+def store_of(path: Path, eras: Sequence[Era]) -> Store:
+    """Make a store with eras, and without their blocks."""
+    store = make_store(path, INFO)
+    write_eras(store, eras)
+    return store
+
+
+def open_content(store: Store, sequence: SequenceId) -> UsedContent:
+    """Open what pins a sequence in a store."""
+    return UsedContent(store.path, INFO, sequence, 4 // sequence.sequence_length)
+
+
+def last_used(sample: int, sequence: SequenceId) -> int | None:
+    """Return the last era that a position has used, by going through all samples."""
+    stop = min(sequence.eras[1] or len(ERAS), len(ERAS))
+    views = 4 // sequence.sequence_length
+    held = [era.number for era in ERAS[sequence.eras[0] : stop] for _ in range(era.blocks * views)]
+    if not sample:
+        return None
+    return held[sample - 1] if sample <= len(held) else stop - 1
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Store]:
+    """Return stores by how many first eras they share with `ERAS`, and how many they have; tests only read them."""
+    directory = tmp_path_factory.mktemp("stores")
+    return {
+        (kept, known): store_of(directory / f"{kept}-{known}", other_eras(kept)[:known])
+        for kept in range(len(ERAS))
+        for known in KNOWN
+    }
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return the store in which states are saved."""
+    return store_of(tmp_path_factory.mktemp("home"), ERAS)
+
+
+runs = st.builds(sequence_of, st.sampled_from(NAMED), st.integers(1, 3), st.sampled_from([1, 2, 4]))
+
+
+others = st.tuples(st.integers(0, MARKER), st.sampled_from(KNOWN))
+"""How many first eras a store shares, and how many it has; who shares all with blocks shares the end marker."""
+
+
+@given(runs, st.data(), others)
+def test_a_state_is_taken_where_all_that_it_used_is_the_same(
+    home: Store, stores: dict[tuple[int, int], Store], sequence: SequenceId, data: Any, other: tuple[int, int]
+) -> None:
+    """And nowhere else: at any sample of any pass, in stores that share some eras and have not all of them yet."""
+    here = open_content(home, sequence)
+    total = here._places.total()
+    assert total is not None
+    sample = data.draw(st.integers(0, total))
+    used = last_used(sample, sequence)
+    position = here.pin(at(sample, sequence))
+    assert position.content == (None if used is None else Content(used, ERAS[used].hash.hex()))
+    assert here.compare(saved(position))
+
+    there = open_content(stores[other], sequence)
+    kept, known = other
+    if used is None or (used < known and (used < kept or kept == MARKER)):
+        assert there.compare(saved(position))
+        assert there.pin(saved(position)) == position
+    elif used < known:
+        found = other_eras(kept)[used].hash.hex()
+        with pytest.raises(InputError, match=f"state: {position.content}; store: era {used} hash {found}"):
+            there.compare(saved(position))
+    else:
+        assert not there.compare(saved(position))
+        assert there.pin(saved(position)) == position  # nothing here can say more of it
+
+
+@given(
+    samples=st.lists(st.integers(1, 3 * BLOCKS), max_size=12), passes=st.sampled_from([1, 3]), remembers=st.booleans()
+)
+def test_what_pins_a_position_does_not_depend_on_what_was_read(
+    home: Store, samples: list[int], passes: int, *, remembers: bool
+) -> None:
+    """In any order of asking, whatever is remembered."""
+    sequence = sequence_of(passes=passes)
+    found = open_content(home, sequence)
+    for sample in samples:
+        place = found._places.place(sample - 1)
+        if place is None:
+            continue
+        if remembers:
+            found.remember(place, ERAS[place.era].blocks)
+        pinned = found.pin(at(sample, sequence)).content
+        assert pinned is not None
+        assert pinned.era == last_used(sample, sequence)
+        assert pinned.hash == ERAS[pinned.era].hash.hex()
+
+
+def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are; and memory is bounded."""
+    sequence = sequence_of(passes=2)
+    found = open_content(home, sequence)
+    for sample in range(2 * BLOCKS):
+        place = found._places.place(sample)
+        assert place is not None
+        found.remember(place, ERAS[place.era].blocks)
+    before = [found.pin(at(sample, sequence)) for sample in range(2 * BLOCKS + 1)]
+
+    def fail(*_: object) -> bytes:
+        raise AssertionError("a file was read")
+
+    for name in ("row", "hash_of", "refresh"):
+        monkeypatch.setattr(EraReader, name, fail)
+    for order in (range(2 * BLOCKS + 1), range(2 * BLOCKS, -1, -1)):
+        assert [found.pin(at(sample, sequence)) for sample in order] == [before[sample] for sample in order]
+
+
+def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a rewind: what was remembered of later eras is no hindrance."""
+    found = open_content(home, sequence_of())
+    for sample in (20, 35, 0, 5):
+        place = found._places.place(sample)
+        assert place is not None
+        found.remember(place, ERAS[place.era].blocks)
+    monkeypatch.setattr(EraReader, "row", None)
+    for sample in range(1, STOPS_OF_TWO + 1):
+        pinned = found.pin(at(sample, sequence_of())).content
+        assert pinned is not None
+        assert pinned.era == last_used(sample, sequence_of())
+
+
+@pytest.mark.parametrize("sample", [12, 30, BLOCKS + 1])
+def test_what_came_since_it_was_opened_is_remembered(
+    tmp_path: Path, home: Store, sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another reader of the store may see it first; a later pass knows the end marker then."""
+    sequence = sequence_of(passes=2)
+    store = store_of(tmp_path, ERAS[:MARKER])
+    found = open_content(store, sequence)
+    write_eras(store, ERAS)
+    place = open_content(home, sequence)._places.place(sample - 1)
+    assert place is not None
+    found.remember(place, ERAS[place.era].blocks)
+    wanted = open_content(home, sequence).pin(at(sample, sequence))
+    monkeypatch.setattr(EraReader, "row", None)
+    assert found.pin(at(sample, sequence)) == wanted
+
+
+def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was forgotten is found in the store."""
+    monkeypatch.setattr(trainable, "_REMEMBERED", 2)
+    found = open_content(home, sequence_of())
+    for sample in range(BLOCKS):
+        place = found._places.place(sample)
+        assert place is not None
+        found.remember(place, ERAS[place.era].blocks)
+        assert len(found._remembered) <= 2
+    for sample in range(1, BLOCKS + 1):
+        pinned = found.pin(at(sample, sequence_of())).content
+        assert pinned is not None
+        assert pinned.era == last_used(sample, sequence_of())
+
+
+def test_a_state_that_is_ahead_is_compared_as_soon_as_its_era_comes(tmp_path: Path, home: Store) -> None:
+    """Of the right content it is taken then, of other content refused; until then its own content stays in it."""
+    position = saved(open_content(home, sequence_of()).pin(at(12, sequence_of())))
+    for kept, agrees in ((0, False), (2, False), (3, True)):
+        store = store_of(tmp_path / str(kept), other_eras(kept)[:2])
+        found = open_content(store, sequence_of())
+        assert not found.compare(position)
+        assert found.pin(position) == position
+        write_eras(store, other_eras(kept)[:3])
+        if agrees:
+            assert found.compare(position)
+            continue
+        for _ in range(2):  # also when it is asked again, and nothing makes a state of this store of it
+            with pytest.raises(InputError, match="state: era 2"):
+                found.compare(position)
+            assert found.pin(position) == position
+
+
+def test_eras_of_other_sizes_reach_a_sample_before_the_state_s_era_comes(tmp_path: Path, home: Store) -> None:
+    """Nothing is waited for then: that sample is another's."""
+    position = saved(open_content(home, sequence_of()).pin(at(14, sequence_of())))
+    large = make_eras(INFO, CHAINS, [{0: 9, 1: 4}, {0: 20, 1: 9}])
+    found = open_content(store_of(tmp_path, large), sequence_of())
+    told = rf"state: era 2 hash \w+; store: has its samples up to 14 in era 1 hash {large[1].hash.hex()}"
+    with pytest.raises(InputError, match=told):
+        found.compare(position)
+
+
+def test_a_stream_that_ended_earlier_is_another(tmp_path: Path, home: Store) -> None:
+    """The state's era will never come."""
+    position = saved(open_content(home, sequence_of()).pin(at(40, sequence_of())))
+    ended = make_eras(INFO, CHAINS, [{0: 5}, {0: 6, 1: 3}], end=True)
+    found = open_content(store_of(tmp_path, ended), sequence_of())
+    with pytest.raises(InputError, match=rf"state: era 4 hash \w+; store: ends with era 2 hash {ended[2].hash.hex()}"):
+        found.compare(position)
+
+
+def test_later_passes_know_that_nothing_came_after_the_last_era(tmp_path: Path, home: Store) -> None:
+    """The end marker is what gives samples of a second pass their numbers."""
+    sequence = sequence_of(passes=2)
+    position = saved(open_content(home, sequence).pin(at(BLOCKS + 1, sequence)))
+    assert position.content == Content(MARKER, ERAS[MARKER].hash.hex())
+    longer = make_eras(INFO, CHAINS, [*({0: 5}, {0: 6, 1: 3}, {1: 9, 2: 1}, {0: 20}, {0: 23, 1: 13, 2: 4}), {0: 30}])
+    assert [era.hash for era in longer[:MARKER]] == [era.hash for era in OPEN_ERAS]
+    with pytest.raises(InputError, match=f"state: era {MARKER} .* store: era {MARKER} "):
+        open_content(store_of(tmp_path, longer), sequence).compare(position)
+
+
+def test_a_position_beyond_the_store_is_pinned_by_what_is_known(tmp_path: Path) -> None:
+    """As after a skip: by the last era that is there, and by none where there is none."""
+    found = open_content(store_of(tmp_path / "some", ERAS[:2]), sequence_of())
+    assert found.pin(at(1000, sequence_of())).content == Content(1, ERAS[1].hash.hex())
+    empty = open_content(make_store(tmp_path / "none", INFO), sequence_of())
+    assert empty.pin(at(1000, sequence_of())).content is None
+
+
+def test_growth_changes_nothing_that_was_used(tmp_path: Path) -> None:
+    """A position has the same pin before and after more came, also at the border of what was there."""
+    store = make_store(tmp_path, INFO)
+    found = open_content(store, sequence_of())
+    pins: dict[int, Content | None] = {}
+    for known in range(1, len(ERAS) + 1):
+        write_eras(store, ERAS[:known])
+        reached = sum(era.blocks for era in ERAS[:known])
+        pins |= {n: found.pin(at(n, sequence_of())).content for n in range(reached + 1) if n not in pins}
+        assert all(found.pin(at(n, sequence_of())).content == pin for n, pin in pins.items())
+    assert [pin and pin.era for pin in pins.values()] == [last_used(n, sequence_of()) for n in range(BLOCKS + 1)]
+
+
+def test_old_states_are_taken_with_a_warning(home: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """They name no content; at the beginning there is none, and nothing to warn of."""
+    old = {name: value for name, value in at(12, sequence_of()).to_dict().items() if name != "content"}
+    position = Position.read(old)
+    found = open_content(home, sequence_of())
+    with caplog.at_level(logging.WARNING):
+        assert found.accept(position) == position
+        assert found.accept(at(12, sequence_of())) == position
+    assert [record.getMessage().startswith("a state does not say") for record in caplog.records] == [True, True]
+    caplog.clear()
+    pinned = found.pin(position)
+    assert pinned.content == Content(2, ERAS[2].hash.hex())
+    for known in (pinned, Position.read({**old, "sample": 0})):
+        assert found.accept(known) == known
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], [1], [1, 2], ["1", "00" * 16], [True, "00" * 16], [-1, "00" * 16], [1, "00"], [1, "xy" * 16], 7, {}]
+)
+def test_content_that_cannot_be_is_refused(wrong: Any) -> None:
+    """As all that is in a state."""
+    good = at(12, sequence_of(), Content(1, "0a" * 16)).to_dict()
+    assert Position.read(good).content == Position.read({**good, "content": [1, "0A" * 16]}).content
+    with pytest.raises(InputError, match="no state of Batches"):
+        Position.read({**good, "content": wrong})

@@ -80,7 +80,6 @@ class HeadLog:
     info: StreamInfo
     next_number: int = 0
     before: str = ""
-    """What the next head must name."""
     segments: dict[tuple[int, int], BucketSegment] = field(default_factory=dict)
     begins: dict[int, int] = field(default_factory=dict)
     """The first block of each partition."""

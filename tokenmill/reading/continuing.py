@@ -169,32 +169,25 @@ class ChainLogs(Protocol):
     @property
     def tokens(self) -> str:
         """The token partition's name, for people: ``tokens.stream[3]``."""
-        ...
 
     @property
     def source(self) -> str:
         """The raw partition's name, for people."""
-        ...
 
     async def token_bounds(self) -> tuple[int, int]:
         """Return the first offset that the token partition holds, and the one after its last."""
-        ...
 
     async def source_bounds(self) -> tuple[int, int]:
         """Return the same of the raw partition."""
-        ...
 
     def messages(self, start: int, end: int) -> AsyncIterator[Message]:
         """Yield the token partition's messages ``[start, end)``; raises MovedError, DamagedError for strays."""
-        ...
 
     async def record(self, offset: int) -> SourceRecord | None:
         """Return the raw partition's record at an offset, None where there is none; raises MovedError."""
-        ...
 
     def records(self, start: int, end: int) -> AsyncIterator[Sequence[SourceRecord]]:
         """Yield the raw partition's records ``[start, end)``, several at a time; raises MovedError."""
-        ...
 
 
 class Extent(NamedTuple):
@@ -260,11 +253,8 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
 
     ``logs`` needs no raw partition. Blocks that retention removed count as there once were: a tail that is one run
     continues what was before it. So do the first ``known`` blocks, once seen without a gap: what retention left of a
-    zombie's old messages must not hide the run that goes on behind them.
-
-    Raises:
-        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
-
+    zombie's old messages must not hide the run that goes on behind them. Raises as `find_tail` where the token topic
+    contradicts itself or the stream.
     """
     while True:
         try:

@@ -133,14 +133,7 @@ class Mixer:
     """
 
     def __init__(self, plan: Plan, sample: int, taken: Sequence[int], limits: Sequence[int | None] = ()) -> None:
-        """Stand before a sample.
-
-        Args:
-            plan: what is known of the weights.
-            sample: the number of the next sample.
-            taken: what each stream has given before it.
-            limits: of each stream, how many samples it has, if it leaves behind them; None: it does not.
-        """
+        """Stand before a sample; ``taken``: what streams gave before it; ``limits``: after how many they leave."""
         self.plan = plan
         self.sample = sample
         self.taken = list(taken)
@@ -158,10 +151,7 @@ class Mixer:
         return other
 
     def draw(self, samples: Numbers, stop: int) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """Go on to ``stop``, or to where a stream leaves; return stream and number of those of the samples before it.
-
-        The samples ascend, from where this stands on.
-        """
+        """Go on to ``stop``, or to where a stream leaves; return stream and number of the (ascending) samples."""
         parts = []
         while self.sample < stop and self.gone is None:
             begin = self.sample
@@ -169,15 +159,7 @@ class Mixer:
             first, last = np.searchsorted(samples, (begin, self.sample)).tolist()
             if first < last:
                 parts.append(pattern.at(samples[first:last]))
-        if len(parts) == 1:
-            return parts[0]
-        streams, numbers = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),),) * 2
-        return np.concatenate(streams), np.concatenate(numbers)
-
-    def go_to(self, stop: int) -> None:
-        """Go on to ``stop``, or to where a stream leaves."""
-        while self.sample < stop and self.gone is None:
-            self._advance(stop)
+        return _joined(parts)
 
     def _advance(self, stop: int) -> _Pattern:
         """Go on towards ``stop``; return where to look up what was passed."""
@@ -287,6 +269,13 @@ class Mixer:
                 heappush(ready, (key(index), index))
         self.sample += len(chosen)
         return chosen
+
+
+def _joined(parts: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
+    if len(parts) == 1:
+        return parts[0]
+    streams, numbers = zip(*parts, strict=True) if parts else ((np.empty(0, np.int64),),) * 2
+    return np.concatenate(streams), np.concatenate(numbers)
 
 
 class Point(NamedTuple):
@@ -481,14 +470,9 @@ class Course:
         limit_of: Callable[[str, int], int | None] = lambda _name, _place: None,
         known: Mixer | None = None,
     ) -> None:
-        """Stand before a place.
+        """Stand before a place, as what ``known`` knows, by what each stream has given before.
 
-        Args:
-            schedule: what is known there.
-            place: the number of the next sample, or step.
-            taken: what each stream of the schedule has given before.
-            limit_of: how many samples or steps a stream has given when it leaves; None: unknown, or it does not leave.
-            known: stands here, and knows the same.
+        ``limit_of`` says how many samples or steps a stream has given when it leaves; None: unknown, or it does not.
         """
         self.schedule = schedule
         self._limit_of = limit_of
@@ -517,21 +501,16 @@ class Course:
     def draw(self, places: Numbers, stop: int) -> tuple[npt.NDArray[np.int64], Numbers]:
         """Go on to ``stop``, or to where no stream is left; return, of these places before it, stream and number."""
         if self.ended:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
+            return _joined([])
         found = [self._mixer.draw(places, self._reach(stop))]
         while self._settle() and self.place < stop:
             done = int(np.searchsorted(places, self.place))
             found.append(self._mixer.draw(places[done:], self._reach(stop)))
-        if len(found) == 1:
-            return found[0]
-        streams, numbers = zip(*found, strict=True)
-        return np.concatenate(streams), np.concatenate(numbers)
+        return _joined(found)
 
     def go_to(self, stop: int) -> "Course":
         """Go on to ``stop``, or to where no stream is left."""
-        while not self.ended and self.place < stop:
-            self._mixer.go_to(self._reach(stop))
-            self._settle()
+        self.draw(np.empty(0, np.int64), stop)
         return self
 
     @property

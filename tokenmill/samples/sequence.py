@@ -36,7 +36,6 @@ class Samples(NamedTuple):
     partitions: Numbers
     blocks: Numbers
     views: Numbers
-    """The number of its view in the block, from 0."""
 
 
 def join(parts: Iterable[Samples]) -> Samples:
@@ -51,15 +50,9 @@ class EraOrder:
     def __init__(
         self, era: Era, *, views: int, shuffle: bool, seed: int, passed: int, whole_blocks: bool = False
     ) -> None:
-        """Prepare the order; the cost does not depend on the era's size.
+        """Prepare the order of an era in a pass, without ``shuffle`` by partition and number, whatever its size.
 
-        Args:
-            era: an era with blocks.
-            views: samples in each block.
-            shuffle: whether they are permuted; if not, they come by partition and number.
-            seed: the run's.
-            passed: how many passes were made before this one.
-            whole_blocks: whether the views of a block stay together, in their order.
+        With ``whole_blocks``, the views of a block stay together, in their order.
         """
         self.era = era.number
         self.samples = era.blocks * views
@@ -237,7 +230,6 @@ class SequenceId:
     sequence_length: int
     seed: int
     shuffle: bool
-    """Whether the samples of an era are permuted."""
     eras: tuple[int, int | None]
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
@@ -276,7 +268,6 @@ class Position:
 
     sequence: SequenceId
     sample: int
-    """The number of the next sample."""
     ranges: tuple[StepRange, ...]
     """The steps, in order; the last range goes on without an end. Those that begin behind the next step are planned."""
     content: Content | None = None

@@ -17,8 +17,7 @@ import numpy as np
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.document_index import most_age
 from tokenmill.samples.mixing import Schedule
-from tokenmill.samples.sequence import Position, StepRange
-from tokenmill.samples.sequence import Samples, count_views, join, rotation
+from tokenmill.samples.sequence import Position, Samples, StepRange, count_views, join, rotation
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionReader, partitions_in, read_stream
 from tokenmill.store.layout import StorePath, store_directory

@@ -43,7 +43,6 @@ UNPINNED: Final = (
     "a state does not say over which content it was saved (tokenmill was older): make sure that the store is the one "
     "that the run read, or a copy of it"
 )
-"""The warning about a position that is `Position.unpinned`."""
 
 log = logging.getLogger(__name__)
 
@@ -139,10 +138,7 @@ class _Stretch(NamedTuple):
 
 
 class UsedContent:
-    """The pins of a sequence's positions in one store, and how far its eras reach; for several threads.
-
-    Pins of what a run has just read are kept in memory, so a state for each batch reads no file.
-    """
+    """The pins of a sequence's positions in one store, and how far its eras reach; for several threads."""
 
     def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int) -> None:
         """Open the eras of the stream for this object alone; raises DamagedError where they are damaged."""
@@ -163,7 +159,7 @@ class UsedContent:
             return self._places.total() if found is None and self._eras.refresh() else found
 
     def used(self, sample: int) -> tuple[int, int] | None:
-        """Return the passes before a sample's and when its era was closed, None if it has none; raises as `total`."""
+        """Return the passes before a sample, and when its era was closed (ms); None without it. Raises as `total`."""
         with self._lock:
             self._eras.refresh()
             place = self._places.place(sample)
@@ -327,7 +323,6 @@ class TrainableSamples:
         self.sequence = sequence
         self.views = views
         self.checks = check or on_damage == "skip"
-        """Whether blocks are checked against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
         self._whole = whole
         self.readers: dict[int, PartitionReader] = {}

@@ -52,6 +52,16 @@ TEMPORARY: Final = ".tmp"
 _SEGMENT: Final = re.compile(r"([0-9]{12,})\.(?:bin|docs|commits|index|json|idx)")
 
 
+class _SegmentFile:
+    """One file of a segment, by the end of its name."""
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def __get__(self, paths: "SegmentPaths", _: type) -> Path:
+        return paths.directory / f"{paths.first:012d}.{self._end}"
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
     """The files of one segment; which of them exist shows the state of the segment."""
@@ -59,43 +69,23 @@ class SegmentPaths:
     directory: Path
     first: int
 
+    tokens = _SegmentFile("bin")
+    """Tokens only, blocks back to back."""
+    documents = _SegmentFile("docs")
+    """The document table: one entry per block, back to back."""
+    commits = _SegmentFile("commits")
+    """The commit log: what of the two files above counts, until the manifest is there."""
+    index = _SegmentFile("index")
+    """Written at seal: one row per block."""
+    megatron = _SegmentFile("idx")
+    """Written at seal: the index by which Megatron reads the tokens."""
+    manifest = _SegmentFile("json")
+    """Written at seal, last: the segment is sealed if and only if this file is there."""
+
     @property
     def all(self) -> tuple[Path, ...]:
         """All of them, in the order in which they are created."""
         return self.tokens, self.documents, self.commits, self.index, self.megatron, self.manifest
-
-    @property
-    def tokens(self) -> Path:
-        """Tokens only, blocks back to back."""
-        return self._path("bin")
-
-    @property
-    def documents(self) -> Path:
-        """The document table: one entry per block, back to back."""
-        return self._path("docs")
-
-    @property
-    def commits(self) -> Path:
-        """The commit log: what of the two files above counts, until the manifest is there."""
-        return self._path("commits")
-
-    @property
-    def index(self) -> Path:
-        """Written at seal: one row per block."""
-        return self._path("index")
-
-    @property
-    def manifest(self) -> Path:
-        """Written at seal, last: the segment is sealed if and only if this file is there."""
-        return self._path("json")
-
-    @property
-    def megatron(self) -> Path:
-        """Written at seal: the index by which Megatron reads the tokens."""
-        return self._path("idx")
-
-    def _path(self, suffix: str) -> Path:
-        return self.directory / f"{self.first:012d}.{suffix}"
 
 
 def store_directory(store: StorePath) -> Path:
@@ -295,10 +285,7 @@ class StoreLock(PartitionLock):
 
 
 def take_lock(descriptor: int, operation: int, path: Path) -> None:
-    """Take the `flock` on an open file.
-
-    Raises BlockingIOError where ``operation`` does not wait; StoreError where the file system has no such locks.
-    """
+    """Take the `flock` on an open file; raises BlockingIOError, or StoreError where the file system has none."""
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:

@@ -215,10 +215,7 @@ def is_in_memory(part: FileRange) -> bool:
 
 
 def read_pieces(part: FileRange) -> Iterator[int]:
-    """Bring a part of a file into the page cache, yielding the bytes of each piece; raises OSError.
-
-    A missing file has no bytes. The caller may stop between two pieces.
-    """
+    """Bring a part of a file, if there is one, into the page cache; yield the bytes of each piece. Raises OSError."""
     with _opened(part.path) as descriptor:
         if descriptor is None:
             return

@@ -173,8 +173,8 @@ class DataCrcs(NamedTuple):
 class OpenSegment:
     """Append-only; holds open file descriptors until `close`.
 
-    ``rows`` are the committed blocks that recovery found, ``log_bytes`` the length of their commit log. Missing files
-    are created durably before the first write to one of them: readers of ``*.bin`` need not handle an empty one.
+    ``rows`` are the committed blocks that recovery found, ``log_bytes`` the length of their commit log. Missing
+    files are created durably before the first write to one of them: readers of ``*.bin`` need not handle an empty one.
     """
 
     def __init__(self, paths: layout.SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
@@ -397,10 +397,7 @@ def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int
 
 
 def sealed_segments(directory: Path, info: StreamInfo, partition: int) -> Iterator[Manifest]:
-    """Yield the manifests of a partition's sealed segments in order, without those that are being retired.
-
-    Raises DamagedError where one was changed or belongs elsewhere, or one before a later one is missing.
-    """
+    """Yield a partition's manifests in order, without those being retired; raises DamagedError where one is wrong."""
     try:
         firsts = layout.segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
     except FileNotFoundError:

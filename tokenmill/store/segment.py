@@ -104,10 +104,7 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
 def metas_in(
     table: npt.NDArray[np.uint8], starts: Numbers, pieces: Pieces, blocks: Numbers, begins: Numbers
 ) -> tuple[npt.NDArray[np.void], list[bytes]]:
-    """Return pieces with their metas: in the entries at ``starts`` of a table, which have these ``pieces``.
-
-    Wanted are those in the ``blocks`` (indices of entries) that begin at the tokens ``begins``; they are there.
-    """
+    """Return the pieces at ``begins`` in ``blocks`` of the entries at ``starts`` of a table, and their metas."""
     firsts = np.cumsum(pieces.counts) - pieces.counts
     owners = np.repeat(np.arange(len(pieces.counts)), pieces.counts)
     keys = owners << 32 | pieces.rows["start"].astype(np.int64)
@@ -265,18 +262,12 @@ def _moving(size: int) -> tuple[Crcs, ...]:
 
 
 class Segment:
-    """The committed blocks of one segment, as of the last `refresh`; blocks are counted from 0 here.
-
-    Maps are made when they are needed. Views of earlier ones stay valid: committed bytes never change.
-    """
+    """The committed blocks of a segment, counted from 0, as of the last `refresh`; views of earlier maps stay valid."""
 
     def __init__(
         self, paths: SegmentPaths, info: StreamInfo, partition: int, *, refuse: bool = True, whole: bool = False
     ) -> None:
-        """Read what is committed now.
-
-        Without ``refuse``, blocks before damage in the commit log can be read; ``whole``: all tokens will be, soon.
-        """
+        """Read what is committed; without ``refuse``, blocks before damage; ``whole``: all tokens will be read soon."""
         self.paths = paths
         self.blocks = 0
         self.damage: str | None = None
@@ -422,10 +413,7 @@ class Segment:
         return damaged(self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed")
 
     def unsound(self, numbers: Numbers) -> Numbers:
-        """Return those of some blocks, each once, whose tokens fail their CRC; sound ones are not looked at again.
-
-        Raises DamagedError where the tokens or the index are missing or cut off, or the index is damaged.
-        """
+        """Return those of some blocks, each once, whose tokens fail their CRC; raises DamagedError as `tokens`."""
         tokens = self.tokens
         rest = numbers[~self._sound[numbers]]
         if not len(rest):

@@ -219,10 +219,7 @@ class Store:
 
     @classmethod
     def open(cls, path: StorePath) -> Self:
-        """Open a store for writing.
-
-        Raises StoreError where it is none, or that of another host or directory; DiskError where it cannot be read.
-        """
+        """Open a store for writing; raises StoreError where it is none, or another place's, DiskError if unreadable."""
         path = layout.store_directory(path)
         file = path / layout.STORE_FILE
         with layout.blaming(path):

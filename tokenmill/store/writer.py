@@ -239,11 +239,9 @@ class PartitionWriter(layout.Closing):
     def open(cls, store: Store, stream: str, partition: int) -> Self:
         """Lock a partition of a stream that the store holds, recover it, and be ready to append.
 
-        Raises:
-            LockedError: another writer holds the partition.
-            DamagedError: what was committed is damaged.
-            StoreError: the store lacks the stream, or holds foreign segments.
-            DiskError: the store cannot be read or written to, or is no longer in its place.
+        Raises LockedError for another writer; DamagedError for committed blocks; StoreError where the store lacks the
+        stream, or holds foreign segments; DiskError where it cannot be read or written to, or is no longer in its
+        place.
         """
         directory = layout.partition_directory(store.path, stream, partition)
         with ExitStack() as stack, layout.blaming(directory):

@@ -24,10 +24,7 @@ def genesis_hash(fingerprint: bytes, partition: int) -> bytes:
 
 def next_hash(before: bytes, tokens: bytes | memoryview, entry: bytes) -> bytes:
     """Return the hash after one block: its tokens as they are on disk, then its entry (`tokenmill.wire.pieces`)."""
-    state = xxhash.xxh3_128(before)
-    state.update(tokens)
-    state.update(entry)
-    return state.digest()
+    return roll(before, tokens, [entry])[0]
 
 
 def roll(before: bytes, tokens: bytes | memoryview, entries: Sequence[bytes]) -> list[bytes]:
@@ -37,7 +34,7 @@ def roll(before: bytes, tokens: bytes | memoryview, entries: Sequence[bytes]) ->
     view, at = memoryview(tokens), 0
     size = len(view) // len(entries)
     hashes, state = [], xxhash.xxh3_128()
-    for entry in entries:  # the same as `next_hash`, with less work for each block
+    for entry in entries:
         state.reset()
         state.update(before)
         state.update(view[at : at + size])

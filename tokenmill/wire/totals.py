@@ -190,9 +190,7 @@ class Totals:
     """Records that asked for padding up to the block's end."""
     other_split: int = 0
     filtered: Counter[str] = field(default_factory=Counter)
-    """Documents that a step filtered out, by reason."""
     dead_lettered: Counter[str] = field(default_factory=Counter)
-    """Records that could not become a document, by reason."""
     tokens: int = 0
     """Tokens of the kept documents, those around their texts included."""
     value_bytes: int = 0

@@ -14,7 +14,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-import tokenmill.bucket.folder  # noqa: F401 - the store may be one that is fetched as it is read
+import tokenmill.bucket.cache  # noqa: F401 - the store may be one that is fetched as it is read
 from tokenmill.errors import TokenMillError
 from tokenmill.reading.continuing import check_source, genesis_point, resume_point
 from tokenmill.records import SourceRecord

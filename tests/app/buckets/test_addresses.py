@@ -18,8 +18,8 @@ from tokenmill.app.buckets.mirroring import StreamCopy
 from tokenmill.app.buckets.needs import needs_of
 from tokenmill.app.buckets.upload import Upload
 from tokenmill.app.tools.verify import verify
-from tokenmill.bucket import folder as folders
-from tokenmill.bucket.folder import open_folder
+from tokenmill.bucket import cache as folders
+from tokenmill.bucket.cache import open_folder
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects, address_of
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError, DifferenceError
