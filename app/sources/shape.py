@@ -13,19 +13,16 @@ from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, Limits
 from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.auto import check_plain
-from ..milling.decoding.json_objects import check_integer
+from ..milling.decoding.json_objects import check_integer, refusal
 from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
-from ..milling.decoding.refusals import refusal
 from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import UTF_8, why_no_text, why_not
 from .items import BEFORE, MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
 
-_INT_ID: Final = 4
-"""From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
-_FRAME: Final = b',"":""}'
-"""What is beside id and name where an id is added to an object."""
+_INT_ID: Final = 4  # from this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits
+_FRAME: Final = b',"":""}'  # what is beside id and name where an id is added to an object
 NO_OBJECT: Final = "not_an_object: a JSON value, but not an object; jq -c '{text: .}' makes one of a text"
 
 
@@ -41,10 +38,9 @@ class Shape:
     max_record_bytes: int
     plain: bool
     as_is: bool
-    """JSON objects are sent byte for byte as they are."""
+    """JSON objects are sent byte for byte."""
     texts: tuple[tuple[str, Finder], ...]
     id_from: str
-    """Name or path of the id in the sources."""
     id: Finder
     metadata_fields: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
@@ -54,7 +50,6 @@ class Shape:
     quick_id: int = 0
     """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
     columns: frozenset[str] = field(default=frozenset())
-    """Names that a needed column may have."""
     asked: bool = False
     """Whether somebody said where the id is."""
     nan_is_null: bool = False
@@ -78,18 +73,14 @@ class Shape:
 
     def deciding(self) -> dict[str, object]:
         """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
+        limits = [self.max_record_bytes, self.noted_text_bytes, self.limits.max_id_bytes, self.limits.max_fields_bytes]
         return {
             "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
             "metadata_fields": [name for name, _ in self.metadata_fields],
             "where": [condition.deciding() for condition in self.where],
             "key": None if self.key is None else self.key[0],
             "kind": [self.plain, self.as_is],
-            "limits": [
-                self.max_record_bytes,
-                self.noted_text_bytes,
-                self.limits.max_id_bytes,
-                self.limits.max_fields_bytes,
-            ],
+            "limits": limits,
             **({"nan": None} if self.nan_is_null else {}),
         }
 
@@ -134,10 +125,7 @@ class Shape:
         return self.of_row(where, row, "", data)
 
     def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
-        """Return the document that a row is; `Unmet` if it is not wanted.
-
-        ``name`` is its id if it has none; where it is empty, the document needs one (`Item.needs_id`).
-        """
+        """Return the document that a row is, or `Unmet`; ``name``: its id if it has none, empty where it needs one."""
         row = {**self.given, **row} if self.given and not data else row
         try:
             if self.where and (unwanted := self._unwanted(row)):
@@ -219,7 +207,6 @@ class Shape:
         return item._replace(unnamed=self.asked or self.id(row) is not None)
 
     def _check_integers(self, row: Row, data: bytes) -> None:
-        """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
         for name, find in ((self.id_from, self.id), *self.metadata_fields) if data else ():
             value = find(row)
             if type(value) is float:
@@ -237,7 +224,6 @@ class Shape:
         return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
-        """Return a document whose value is a new object, or the text alone."""
         self.limits.check_text(text)
         if isinstance(name, str):
             name = fit_id(name, self.limits.max_id_bytes)
@@ -314,10 +300,7 @@ def _decoded(name: str, data: bytes) -> str:
 
 
 def _scalar(name: str, value: Any) -> Any:
-    """Return a value of a row as JSON has it: numbers of any library as such; dates, decimals and the like as text.
-
-    Raises RecordError where it has no such form; with the name of its field.
-    """
+    """Return a value of a row as JSON has it: other types as text; RecordError where one has no such form."""
     value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, (bool, float, dict, list)):
         return value
@@ -346,7 +329,6 @@ def without_nan(data: bytes) -> bytes | None:
 
 
 def _several(data: bytes) -> str:
-    """Return, as advice, how to read objects that follow one another on a line; nothing where they do not."""
     try:
         first, end = json.JSONDecoder().raw_decode(text := data.decode())
     except (ValueError, RecursionError):
@@ -372,19 +354,16 @@ class ShapeOptions:
     """How documents are made, beside the settings of the topic."""
 
     fields: Sequence[str] = ()
-    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
+    """Names or dotted paths; the first that holds a string. None: the topic's own."""
     id_field: str | None = None
     """Where the id is; None: where the topic has it."""
     metadata_fields: Sequence[str] | None = None
     """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
     where: Sequence[Condition] = ()
-    """All must hold."""
     key: str | None = None
-    """Field whose value becomes the record's key."""
     plain: bool = False
     """Send the text alone: no JSON object around it, no id."""
-    nan_as_null: bool = False
-    """Numbers that are not finite count as null."""
+    nan_as_null: bool = False  # for numbers that are not finite
 
 
 def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:

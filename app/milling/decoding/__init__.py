@@ -1,25 +1,23 @@
 """From a record's bytes to a document. A decoder is a pure function of the bytes and its own parameters.
 
-``auto`` (`auto.py`) for any producer, ``json`` (`json_objects.py`) and ``text`` (`plain_text.py`) for strict ones;
-``avro``, ``protobuf`` and ``json_schema`` (`framed_values.py`) where values name a schema of a registry;
-``module:function`` (`custom.py`) for a user's own. A new format is one new module with a `Decoder`, and a line in
-`open_decoder`.
+``auto`` for any producer, and ``text`` (`auto.py`); ``json`` (`json_objects.py`); ``avro``, ``protobuf`` and
+``json_schema`` (`framed_values.py`) where values name a schema of a registry; ``module:function`` for a user's own. A
+new format is one new module with a `Decoder`, and a line in `open_decoder`.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Final, cast
+from typing import Any, Final
 
-from tokenmill.documents import Limits
-from tokenmill.errors import SettingsError
+from tokenmill.documents import Document, Limits
+from tokenmill.errors import RecordError, SettingsError
 from tokenmill.recipe import Recipe
 
-from ..user_function import open_user_function
-from .auto import AutoDecoder
-from .custom import FunctionDecoder
-from .framed_values import FramedDecoder, RegisteredSchema, SchemaFormat, SchemaSource
+from ..user_function import UserFunction, open_user_function
+from .auto import AutoDecoder, TextDecoder
+from .framed_values import FramedDecoder, RegisteredSchema, SchemaSource
 from .json_objects import JsonDecoder, ObjectFields
-from .plain_text import TextDecoder
 from .protocol import KNOWN, REASONS, RULES, Decoder, one_by_one
 
 __all__ = [
@@ -36,22 +34,50 @@ __all__ = [
 ]
 
 FORMATS: Final[Mapping[str, tuple[str, str]]] = {
-    "avro": ("avro_values", "AvroFormat"),
-    "protobuf": ("protobuf_values", "ProtobufFormat"),
-    "json_schema": ("json_schema_values", "JsonSchemaFormat"),
+    "avro": ("avro_values", "AVRO"),
+    "protobuf": ("protobuf_values", "PROTOBUF"),
+    "json_schema": ("json_schema_values", "JSON"),
 }
-"""Modes whose values name a schema of a registry; module and class of each. They need libraries of an extra."""
+"""Modes whose values name a schema of a registry; module of each, and kind of the schemas. They need an extra."""
 MODES: Final = ("auto", "json", "text", *FORMATS)
 """Any other mode is the import path of a function of the user's own, which has a colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDecoder(Decoder):
+    """Calls a user's function on a record's bytes, and lets only documents and known reasons out of it.
+
+    `milling.user_function` has the rules; a reason (`REJECTED` for None, or for one that it does not declare),
+    `FUNCTION_FAILED`, or a document over a limit is a RecordError::
+
+        def latin_1(value: bytes) -> Document | str:
+            return Document(value.decode("latin-1")) if value else "nothing_there"
+
+
+        latin_1.version = "1"
+        latin_1.reasons = ("nothing_there",)
+    """
+
+    function: UserFunction
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the import path and the version that the function's author states."""
+        return ({"name": "decode", **self.function.describe()},)
+
+    def __call__(self, value: bytes) -> Document:
+        """Return the function's document; RecordError where its answer is none."""
+        answer = self.function(value)
+        if isinstance(answer, str):
+            raise RecordError(answer, f"{self.function.path} (decode) returned this reason, or none that it declares")
+        return answer
 
 
 def open_decoder(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
     """Return the decoder of the recipe's ``decode`` (one of `MODES`, or ``module:function``), by the rules in it.
 
     For rules that this version does not know, the decoder has the newest, and says so (`Decoder.describe`). ``schemas``
-    is asked by the modes in `FORMATS`, by no other. Raises SettingsError: an unknown mode, no text field, a limit that
-    nothing can pass, a function that cannot be used, no registry where the mode needs one, or a library that is not
-    installed.
+    is asked by the modes in `FORMATS` alone. Raises SettingsError: an unknown mode, no text field, a limit that nothing
+    can pass, a function that cannot be used, no registry where the mode needs one, or a library is missing.
     """
     mode, limits = recipe.decode, Limits.of(recipe)
     for name, limit in (("max_text_bytes", limits.max_text_bytes), ("max_id_bytes", limits.max_id_bytes)):
@@ -81,12 +107,11 @@ def open_decoder(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder
 def _open_framed(mode: str, objects: JsonDecoder, schemas: SchemaSource | None) -> FramedDecoder:
     if schemas is None:
         raise SettingsError(f'decode = "{mode}" needs a schema registry: set schema_registry_url')
-    module, name = FORMATS[mode]
+    module, kind = FORMATS[mode]
     try:
-        opened = getattr(import_module(f"{__name__}.{module}"), name)
+        make_reader = import_module(f"{__name__}.{module}").value_reader
     except ModuleNotFoundError as error:
         lacking = (error.name or "").partition(".")[0]
-        raise SettingsError(
-            f"decode = \"{mode}\" needs {lacking}: install it with pip install '.[registry]'"
-        ) from error
-    return FramedDecoder(objects.fields, cast("SchemaFormat", opened()), schemas, objects.rules)
+        how = "install it with pip install '.[registry]'"
+        raise SettingsError(f'decode = "{mode}" needs {lacking}: {how}') from error
+    return FramedDecoder(objects.fields, kind, make_reader, schemas, objects.rules)

@@ -1,7 +1,4 @@
-"""Mode ``auto``: JSON documents and plain text on one topic, distinguished by the bytes alone.
-
-`Appearance` says what a value looks like that must not be taken for plain text.
-"""
+"""Modes ``auto``, for JSON documents and plain text on one topic, distinguished by the bytes alone, and ``text``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,27 +8,31 @@ from typing import Any, Final
 
 import orjson
 
-from tokenmill.documents import OVER_A_LIMIT, Document
+from tokenmill.documents import OVER_A_LIMIT, TOO_LARGE, Document, Limits
 from tokenmill.errors import RecordError
 
 from ..document_columns import DocumentColumns
-from .json_objects import JsonDecoder
-from .plain_text import TextDecoder
-from .protocol import CONTROL_CHARACTERS, NOT_AN_OBJECT, SCHEMA_REGISTRY_FRAMING, Decoded, Decoder, one_by_one
-from .refusals import half_pair, repaired
+from .json_objects import JsonDecoder, half_pair, repaired
+from .protocol import (
+    BOM,
+    CONTROL_CHARACTERS,
+    NOT_AN_OBJECT,
+    SCHEMA_REGISTRY_FRAMING,
+    Decoded,
+    Decoder,
+    decode_utf8,
+    one_by_one,
+)
 
 MAGIC: Final = 0
 """The first byte that serializers for schema registries write; the schema's id follows, four bytes, big-endian."""
 FRAME_BYTES: Final = 5
 WHITE: Final = frozenset(b"\t\n\f\r")
-"""Control characters that a text has."""
 CONTROL: Final = bytes(byte for byte in range(32) if byte not in WHITE)
 ENOUGH: Final = 4
-"""A value is no text where one byte in this many, or more, is a control character: terminal colours take one in eight
-or so."""
+"""Of so many bytes, one control character is too much for a text: terminal colours take one in eight or so."""
 JUDGED: Final = 256
-"""Bytes at a value's beginning that are counted: binary data shows there, and long texts cost no more than short
-ones."""
+"""Bytes at a value's beginning that are counted: binary data shows there, and long texts cost no more."""
 
 _LIKE_JSON: Final = re.compile(
     rb"(?:[\t-\r ]|\xef\xbb\xbf)*+"  # any white space of ASCII, any byte order marks
@@ -40,8 +41,6 @@ _LIKE_JSON: Final = re.compile(
     rb"|(?:-?[0-9]++(?:\.[0-9]*+)?+(?:[eE][+-]?+[0-9]*+)?+|true|false|null)[\t-\r ]*+(?:[,\]]|\Z)"
     rb"|(?:-|t|tr|tru|f|fa|fal|fals|n|nu|nul)\Z))"  # cut off within the first of its values
 )
-
-
 _SCALAR: Final = re.compile(
     rb"(?:[\t\n\r ]|\xef\xbb\xbf)*+(?P<scalar>(?:[\"0-9-]|true|false|null|NaN|Infinity).*+)\Z", re.DOTALL
 )
@@ -56,8 +55,8 @@ _OBJECT_IN_STRING: Final = re.compile(rb'"[\t\n\r ]*+(?:\[[\t\n\r ]*+)*+\{[\t\n\
 def like_json(value: bytes) -> bool:
     """Return whether a value begins like a JSON object or array, whatever follows.
 
-    An object begins with a brace. An array begins with a bracket and then what a JSON value begins with, so a
-    Markdown link (``[link](x)``), a TOML table or ``[INFO]`` is none; ``[1, `` and ``[]`` are.
+    An array begins with a bracket and then what a JSON value begins with, so a Markdown link (``[link](x)``), a TOML
+    table or ``[INFO]`` is none; ``[1, `` and ``[]`` are.
     """
     return _LIKE_JSON.match(value) is not None
 
@@ -65,8 +64,7 @@ def like_json(value: bytes) -> bool:
 def check_no_scalar(value: bytes, text_by: str = 'decode = "text", which takes it as it is') -> None:
     """Raise `RecordError` for a JSON string, number or word, whole; or an object in a string, however much is there.
 
-    ``text_by`` says what takes it as a text. The reason is `NOT_AN_OBJECT`; for a string with half a surrogate pair,
-    `INVALID_UNICODE`.
+    ``text_by`` says what takes it as a text. With half a surrogate pair, the reason is `INVALID_UNICODE`.
     """
     if _SEQUENCE.match(value):
         raise RecordError(
@@ -93,13 +91,12 @@ def check_plain(value: bytes) -> None:
     if like_json(value):
         raise RecordError(NOT_AN_OBJECT, 'it begins like JSON; plain text that begins so needs decode = "text"')
     if value.startswith(b"\0"):
-        raise registry_framing(value)
+        raise _registry_framing(value)
     check_no_scalar(value)
     check_characters(value)
 
 
-def registry_framing(value: bytes) -> RecordError:
-    """Return the error for a value that begins with `MAGIC`."""
+def _registry_framing(value: bytes) -> RecordError:
     if len(value) < FRAME_BYTES:
         return RecordError(CONTROL_CHARACTERS, f"{_NULS}; {_NO_TEXT}")
     (schema,) = unpack_from(">I", value, 1)
@@ -132,8 +129,27 @@ _NO_TEXT: Final = (
 
 _NOTHING: Final[dict[str, Any]] = {}
 _ODD: Final = frozenset(b"{[\t\n\v\f\r \xef")
-"""First bytes of what can begin like JSON, white space and the byte order mark included. Only values with one of these
-are examined."""
+"""First bytes of what can begin like JSON, white space and byte order mark included; other values are not examined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextDecoder(Decoder):
+    """Takes any UTF-8 as text, less one leading byte order mark; never parses. Its documents have no id."""
+
+    limits: Limits
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return nothing: these rules never changed."""
+        return ()
+
+    def __call__(self, value: bytes) -> Document:
+        """Return the document; `RecordError` with ``invalid_utf8`` or ``too_large``."""
+        value = value.removeprefix(BOM)
+        text = decode_utf8(value)
+        if len(value) > self.limits.max_text_bytes:
+            limit = self.limits.max_text_bytes
+            raise RecordError(TOO_LARGE, f"the text has {len(value)} bytes, over {limit} (max_text_bytes)")
+        return Document(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +157,7 @@ class AutoDecoder(Decoder):
     """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
 
     Nothing that may be somebody's data becomes text by mistake: what is JSON, or begins like it, and is no document,
-    what begins like a value of a schema registry, and what is full of control characters is refused, with the setting
-    that would read it (`milling.decoding.auto`).
+    what begins like a value of a schema registry, and what is full of control characters is refused, with advice.
     """
 
     objects: JsonDecoder
@@ -156,9 +171,15 @@ class AutoDecoder(Decoder):
         """Return the document; see `milling.decoding.protocol` for what is refused."""
         first = value[0] if value else None
         if first in _ODD and like_json(value):
-            return self._object(value)
+            try:
+                return self.objects(value)
+            except RecordError as error:
+                if error.reason in OVER_A_LIMIT:  # it is an object, and would be too long as text as well
+                    raise
+                detail = f'it begins like JSON, but: {error.detail}; plain text that begins so needs decode = "text"'
+                raise RecordError(error.reason, detail) from None
         if first == MAGIC:
-            raise registry_framing(value)
+            raise _registry_framing(value)
         if not self.objects.rules.scalars_are_text:
             check_no_scalar(value)
         document = self.plain(value)
@@ -166,11 +187,7 @@ class AutoDecoder(Decoder):
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Decode each value.
-
-        Most are objects with the first text field, and with an id or none, both far below their limits. These are
-        decoded inline, because function calls would cost more than all other work on a small document.
-        """
+        """Decode each value; ordinary objects inline: calls would cost more than all other work on a small one."""
         fields = self.objects.fields
         if fields.metadata_fields or "." in fields.id_field:
             return one_by_one(self, values)
@@ -198,12 +215,3 @@ class AutoDecoder(Decoder):
                 add_text(text)
                 add_id(name)
         return Decoded(DocumentColumns.without_fields(texts, ids), refused)
-
-    def _object(self, value: bytes) -> Document:
-        try:
-            return self.objects(value)
-        except RecordError as error:
-            if error.reason in OVER_A_LIMIT:  # it is an object, and would be too long as text as well
-                raise
-            detail = f'it begins like JSON, but: {error.detail}; plain text that begins so needs decode = "text"'
-            raise RecordError(error.reason, detail) from None

@@ -1,9 +1,9 @@
 """Mode ``avro``: framed values in Avro's binary encoding, read by the schema that they were written with.
 
-Values come out as they are stored: a logical type as its underlying type (a timestamp is a number, a decimal is bytes),
-an enum as its symbol, a union as the value in it. Of a schema only its structure is used. Names of any characters,
-defaults, aliases and logical types, valid or not, decide nothing: registries hold schemas that libraries refuse for
-these. Each value that is read is counted, so that a few bytes cannot ask for any number of them.
+A logical type comes out as its underlying type (a timestamp is a number, a decimal is bytes), an enum as its symbol, a
+union as the value in it. Of a schema only its structure is used. Names of any characters, defaults, aliases and logical
+types, valid or not, decide nothing: registries hold schemas that libraries refuse for these. Each value that is read is
+counted, so that a few bytes cannot ask for any number of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,36 +26,28 @@ _COUNTED: Final = 1024
 """Values that are counted together before they are read: a block may claim billions, and end after one."""
 
 
-class AvroFormat:
-    """Avro."""
+def value_reader(schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+    """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
+    types = _Types()
+    for needed in schema.needed().values():
+        types.reader(schema_json(needed.text))
+    read = types.reader(schema_json(schema.text))
+    levels = MAX_RECURSION if types.recursive else MAX_NESTING
 
-    kind = "AVRO"
-    is_json = False
+    def value_of(payload: bytes) -> Any:
+        source = _Source(payload, rules, levels)
+        try:
+            value = read(source)
+        except IndexError:
+            raise mismatch("they end too early, or choose what the schema does not have") from None
+        if rest := len(payload) - source.at:
+            raise mismatch(f"{rest} bytes follow the value")
+        return value
 
-    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
-        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
-        types = _Types()
-        for needed in schema.needed().values():
-            types.reader(schema_json(needed.text))
-        read = types.reader(schema_json(schema.text))
-        levels = MAX_RECURSION if types.recursive else MAX_NESTING
-
-        def value_of(payload: bytes) -> Any:
-            source = _Source(payload, rules, levels)
-            try:
-                value = read(source)
-            except IndexError:
-                raise mismatch("they end too early, or choose what the schema does not have") from None
-            if rest := len(payload) - source.at:
-                raise mismatch(f"{rest} bytes follow the value")
-            return value
-
-        return value_of
+    return value_of
 
 
 class _Source:
-    """The bytes of a value, how far they have been read, and what may still be read of them."""
-
     __slots__ = ("at", "data", "levels", "rules", "values")
 
     def __init__(self, data: bytes, rules: DecodingRules, levels: int) -> None:
@@ -96,10 +88,6 @@ def _long(source: _Source) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
-def _bytes(source: _Source) -> bytes:
-    return source.take(_long(source))
-
-
 def _string(source: _Source) -> str:
     try:
         return source.take(_long(source)).decode()
@@ -126,23 +114,18 @@ _PRIMITIVES: Final[Mapping[str, _Read]] = {
     "long": _long,
     "float": lambda source: _FLOAT.unpack(source.take(4))[0],
     "double": lambda source: _DOUBLE.unpack(source.take(8))[0],
-    "bytes": _bytes,
+    "bytes": lambda source: source.take(_long(source)),
     "string": _string,
 }
 
 
 @dataclass(slots=True)
 class _Types:
-    """Makes readers of schemas, and knows the types that these have defined."""
-
     recursive: bool = False
-    """Whether a type contains itself."""
     _named: dict[str, _Read] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
-    """The records whose fields are being read."""
 
     def reader(self, schema: Any, namespace: str = "", level: int = 0) -> _Read:
-        """Return what reads the values of a schema within a namespace; an error for what is none."""
         if level > MAX_NESTING:
             raise ValueError(f"it is nested over {MAX_NESTING} deep")
         if isinstance(schema, str):

@@ -1,9 +1,8 @@
 """Values as Confluent's serializers frame them: a zero byte, the id of a schema in a registry, and the encoded value.
 
 The schema of an id never changes, so a document is still a function of the value's bytes alone. Each schema is fetched
-once; while it cannot be fetched, nothing is guessed. Modes ``avro`` (`avro_values.py`), ``protobuf``
-(`protobuf_values.py`) and ``json_schema`` (`json_schema_values.py`) say how a schema's values are read; all of them
-become a mapping of plain values, of which `ObjectFields` takes the text, the id and the carried fields.
+once; while it cannot be fetched, nothing is guessed. `avro_values.py`, `protobuf_values.py` and `json_schema_values.py`
+say how a schema's values are read; all of them become a mapping of plain values, for `ObjectFields`.
 """
 
 import json
@@ -18,11 +17,9 @@ from tokenmill.errors import RecordError, RegistryError
 
 from ..native_calls import NativeCode, shown_error
 from . import protocol
-from .json_objects import ObjectFields, no_text
-from .refusals import nesting
+from .json_objects import ObjectFields, nesting, no_text
 
-_FRAME: Final = Struct(">bi")
-"""Magic byte and id: registries count their schemas in Java's int."""
+_FRAME: Final = Struct(">bi")  # magic byte and id: registries count their schemas in Java's int
 _LIBRARIES: Final = NativeCode("a library that reads schemas and their values")
 
 
@@ -34,7 +31,7 @@ class RegisteredSchema:
     """``AVRO``, ``PROTOBUF`` or ``JSON``, as registries name them."""
     text: str
     references: tuple[tuple[str, "RegisteredSchema"], ...] = ()
-    """The schemas that it refers to, each under the name that it uses; they may have references of their own."""
+    """The schemas that it refers to, by the name that it uses; they may have references of their own."""
 
     def needed(self) -> dict[str, "RegisteredSchema"]:
         """Return all schemas that this one needs, by name, each after those that it needs itself."""
@@ -58,8 +55,7 @@ class SchemaSource(Protocol):
     def schema(self, number: int) -> RegisteredSchema:
         """Return the schema with that id; always the same one.
 
-        Raises RegistryError where it cannot be fetched now; ValueError where it refers to others in a way that cannot
-        be followed.
+        Raises RegistryError where it cannot be fetched now; ValueError where its references cannot be followed.
         """
 
     def subjects(self, number: int) -> str:
@@ -67,8 +63,8 @@ class SchemaSource(Protocol):
 
 
 MOST_LEVELS: Final = 500
-"""Arrays and objects in each other in the JSON of a schema. Python's parser takes almost 1,000 together with the
-functions that wait for it: without this bound, the same schema could be read in one process and not in another."""
+"""Levels of the JSON of a schema. Python's parser takes almost 1,000, with the calls that wait for it: without this
+bound, the same schema could be read in one process and not in another."""
 
 
 def schema_json(text: str) -> Any:
@@ -82,37 +78,23 @@ def schema_json(text: str) -> Any:
 Reader: TypeAlias = Callable[[bytes], Any]
 """Decodes the bytes after a frame by one schema into plain values: `dict`, `list`, `bytes` and scalars. Raises
 `RecordError`, or whatever else the bytes make a library raise."""
-
-
-class SchemaFormat(Protocol):
-    """How the values of one kind of schema are read."""
-
-    @property
-    def kind(self) -> str:
-        """The kind, as registries name it."""
-
-    @property
-    def is_json(self) -> bool:
-        """Whether values are JSON, of which a parser may have rounded the numbers."""
-
-    def reader(self, schema: RegisteredSchema, rules: protocol.DecodingRules) -> Reader:
-        """Return the function that reads the values of a schema within the bounds of the rules.
-
-        Raises ValueError where the schema cannot be used, as does anything else that a library raises; and OSError or
-        SubprocessError where this machine could not do the work, which says nothing about the schema.
-        """
+MakeReader: TypeAlias = Callable[[RegisteredSchema, protocol.DecodingRules], Reader]
+"""Makes what reads the values of a schema within the bounds of the rules. Raises ValueError where the schema cannot be
+used, as does anything else that a library raises; and OSError or SubprocessError where this machine could not do the
+work, which says nothing about the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class FramedDecoder(protocol.Decoder):
     """Takes a framed value whose schema makes it an object with a text; anything else is refused, with the reason.
 
-    A schema that has not been learned (`learn`) is fetched while a value of it is decoded. Only then may decoding raise
-    `RegistryError`.
+    A schema that was not learned is fetched (`learn`) while a value of it is decoded: that may raise `RegistryError`.
     """
 
     fields: ObjectFields
-    format: SchemaFormat
+    kind: str
+    """Of the schemas, as registries name it; values of ``JSON`` are that, and their numbers may have been rounded."""
+    make_reader: MakeReader
     source: SchemaSource
     rules: protocol.DecodingRules = protocol.RULES
     _readers: dict[int, Reader] = field(default_factory=dict)
@@ -137,24 +119,21 @@ class FramedDecoder(protocol.Decoder):
             raise RecordError(
                 protocol.NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list"
             )
-        document = self.fields.document(parsed, payload if self.format.is_json else None)
+        document = self.fields.document(parsed, payload if self.kind == "JSON" else None)
         if document is None:
             raise no_text(self.fields, parsed)
         return document
 
     def unknown(self, values: Iterable[bytes]) -> list[int]:
-        """Return the ids of the schemas that have not been learned and that some of the values have."""
+        """Return the ids of the schemas that some of the values have, and that have not been learned."""
         heads = {value[: _FRAME.size] for value in values}
         found = {number for head in heads if (number := schema_number(head)) is not None}
         return sorted(number for number in found if number not in self._readers)
 
     def learn(self, number: int) -> None:
-        """Fetch a schema, so that its values can be decoded without a request.
+        """Fetch a schema, so that its values can be decoded without a request; of an unusable one, all are refused.
 
-        One that cannot be used is learned as well: its values are refused, and none of their neighbours waits.
-
-        Raises RegistryError where it cannot be fetched now, or this machine cannot work on it; MemoryError where there
-        is not enough, which says nothing about the schema.
+        Raises RegistryError where it cannot be fetched now, or this machine cannot work on it; and MemoryError.
         """
         try:
             with _LIBRARIES:
@@ -171,16 +150,15 @@ class FramedDecoder(protocol.Decoder):
 
     def _reader(self, number: int) -> Reader:
         schema = self.source.schema(number)
-        if schema.kind != self.format.kind:
-            what = f"is of the kind {schema.kind}, and decode wants {self.format.kind}"
+        if schema.kind != self.kind:
+            what = f"is of the kind {schema.kind}, and decode wants {self.kind}"
             return self._refusing(number, protocol.SCHEMA_MISMATCH, what)
         size = len(schema.text) + sum(len(one.text) for one in schema.needed().values())
         if size > self.rules.most_schema_characters:
             raise ValueError(f"it has {size:,} characters, over {self.rules.most_schema_characters:,}")
-        return self.format.reader(schema, self.rules)
+        return self.make_reader(schema, self.rules)
 
     def _refusing(self, number: int, reason: str, why: str) -> Reader:
-        """Return a reader that refuses all values of a schema."""
         subjects = self.source.subjects(number)
         detail = f"schema {number}{f' of {subjects}' if subjects else ''} {why}"
 

@@ -20,15 +20,13 @@ from jsonschema_rs import FancyRegexOptions
 from tokenmill.errors import RecordError
 
 from .framed_values import Reader, RegisteredSchema, mismatch, schema_json
+from .json_objects import most_values, parsed_json
 from .protocol import TOO_MANY_STEPS, DecodingRules
-from .refusals import most_values, parsed_json
 
-_MOST: Final = 1_000_000
-"""Steps for one value; no schema that people write is near."""
+_MOST: Final = 1_000_000  # steps for one value; no schema that people write is near
 _DEEPEST: Final = 100
 """Parts in each other, behind references as well. This keeps the stacks of Python and of the library bounded."""
 _NAMED: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
-"""Keywords with a schema for each name."""
 _IN_OBJECTS: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames"}
 )
@@ -39,13 +37,9 @@ _SCHEMAS: Final = _NAMED | _INTO | {"allOf", "anyOf", "oneOf", "not", "if", "the
 _TWICE: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
 """Keywords for which all other keywords of their schema are evaluated once more."""
 _LISTS: Final = frozenset({"enum", "const", "required", "dependentRequired", "type"})
-"""Keywords of which each value is compared."""
-_DIVISION: Final = 500
-"""Steps of ``multipleOf``, which divides exactly, whatever the numbers are."""
-_BYTES_OF_A_STEP: Final = 256
-"""Bytes of a string that are measured or compared in the time of a step."""
-_STATES_OF_A_STEP: Final = 20
-"""States of a pattern that read a byte in that time."""
+_DIVISION: Final = 500  # steps of ``multipleOf``, which divides exactly, whatever the numbers are
+_BYTES_OF_A_STEP: Final = 256  # bytes of a string that are measured or compared in the time of a step
+_STATES_OF_A_STEP: Final = 20  # states of a pattern that read a byte in that time
 BACKTRACKS: Final = 500
 """Steps back that a pattern with assertions, or references to its groups, may take; others take none."""
 _PARTS: Final = re.compile(
@@ -55,38 +49,28 @@ _PARTS: Final = re.compile(
 
 
 class _Target(NamedTuple):
-    """Where a reference leads."""
-
     schema: Any
-    again: bool
-    """The reference is in what it leads to."""
+    again: bool  # the reference is in what it leads to
 
 
 @dataclass(slots=True)
-class SchemaCost:
+class _SchemaCost:
     """Counts the steps of one schema."""
 
     schema: Any
-    steps: int = 0
-    """Most steps for one value of a record among many."""
-    returns: bool = False
-    """Whether a reference is in what it leads to."""
+    steps: int = 0  # at most, for one value of a record among many
+    returns: bool = False  # whether a reference is in what it leads to
     _sizes: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
-    """Steps of the parts that references lead to, and these parts, by base address and reference."""
+    """Of what references lead to, steps and part, by base address and reference."""
     _open: dict[tuple[str, str], Any] = field(default_factory=dict)
     _own: dict[int, int] = field(default_factory=dict)
-    """Steps of the keywords of a part that have no parts, by the part's identity."""
+    """Steps of the keywords of a part that have no parts; so with `_targets` by the part's identity."""
     _targets: dict[int, _Target] = field(default_factory=dict)
-    """Of the reference in a part, by the part's identity."""
     _states: dict[str, int] = field(default_factory=dict)
-    """Of each pattern."""
 
     @classmethod
     def of(cls, schema: Any, resolver: jsonschema_rs.Resolver) -> Self:
-        """Return the cost of a schema; ``resolver`` finds what it refers to.
-
-        Raises ValueError where the steps for one value are too many, or without an end.
-        """
+        """Return the cost of a schema; ``resolver`` finds what it refers to. ValueError where it has no bound."""
         cost = cls(schema)
         size = cost._size(schema, resolver, frozenset(), 0)
         cost.steps = size * size if cost.returns else size
@@ -155,10 +139,7 @@ class SchemaCost:
         return total
 
     def _here(self, value: Any, parts: list[tuple[Any, int]], most: int) -> tuple[int, list[tuple[str, Any, int]]]:
-        """Return the steps of parts, with how often each is evaluated, for a value without what is in it.
-
-        Returns also the keywords that go into the value, each with how often.
-        """
+        """Return the steps of parts for a value without what is in it; and what keywords go into it, how often."""
         total, into, left, remembered = 0, list[tuple[str, Any, int]](), [*parts], set[int]()
         names = value if isinstance(value, dict) else [value] if isinstance(value, str) else ()
         strings, length = len(names), sum(map(len, names))
@@ -201,7 +182,6 @@ def _based(schema: Mapping[str, Any], resolver: jsonschema_rs.Resolver) -> jsons
 
 
 def _schemas(keyword: str, part: Any) -> Iterable[Any]:
-    """Return the schemas of a keyword."""
     if keyword in _NAMED and isinstance(part, dict):
         return part.values()
     return part if isinstance(part, list) else [part]
@@ -219,7 +199,6 @@ def _inside(value: Any, into: list[tuple[str, Any, int]]) -> Iterator[tuple[Any,
 
 
 def _for(keyword: str, part: Any, name: str | int) -> Iterable[Any]:
-    """Return the schemas of a keyword for what has a name or index in a value."""
     if keyword == "properties" and isinstance(part, dict):
         return [part[name]] if name in part else ()
     if isinstance(part, list) and isinstance(name, int):
@@ -228,7 +207,6 @@ def _for(keyword: str, part: Any, name: str | int) -> Iterable[Any]:
 
 
 def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns of a part for strings and names."""
     if isinstance(schema.get("pattern"), str):
         yield schema["pattern"]
     if isinstance(schema.get("patternProperties"), dict):
@@ -236,7 +214,6 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _values(part: Any) -> int:
-    """Return how many values JSON holds."""
     count, left = 0, [part]
     while left:
         one = left.pop()
@@ -246,7 +223,6 @@ def _values(part: Any) -> int:
 
 
 def _states(pattern: str) -> int:
-    """Return the states of the machine that a pattern becomes."""
     sizes, last = [0], 0
     for part in _PARTS.finditer(pattern):
         if part["times"]:
@@ -267,47 +243,40 @@ def _states(pattern: str) -> int:
 
 
 _SHOWN_CHARACTERS: Final = 200
-_ROOT: Final = "json-schema:///"
-"""The address that the library gives a schema without one."""
+_ROOT: Final = "json-schema:///"  # the address that the library gives a schema without one
 
 
-class JsonSchemaFormat:
-    """JSON Schema, by jsonschema-rs."""
+def value_reader(schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+    """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
+    parsed = schema_json(schema.text)
+    if isinstance(parsed, dict):
+        parsed = {"$schema": "http://json-schema.org/draft-07/schema#", **parsed}
+    needed = [(name, schema_json(one.text)) for name, one in schema.needed().items()]
+    most = rules.most_steps
+    known = jsonschema_rs.Registry([*needed, (_ROOT, parsed)], draft=jsonschema_rs.Draft7, retriever=_refuse)
+    try:
+        cost = _SchemaCost.of(parsed, known.resolver(_ROOT))
+    except (ValueError, jsonschema_rs.ReferencingError):
+        if most is not None:
+            raise
+        cost = None  # it cannot be told, and the rules do not ask
+    validator = jsonschema_rs.validator_for(
+        parsed,
+        registry=jsonschema_rs.Registry(needed, draft=jsonschema_rs.Draft7, retriever=_refuse),
+        retriever=_refuse,
+        validate_formats=False,
+        pattern_options=None if most is None else FancyRegexOptions(backtrack_limit=BACKTRACKS),
+    )
 
-    kind = "JSON"
-    is_json = True
+    def value_of(payload: bytes) -> Any:
+        value = parsed_json(payload, rules)
+        if most is not None and cost is not None and cost.of_value(value, payload, most) > most:
+            raise RecordError(TOO_MANY_STEPS, f"validating it by its schema may take over {most:,} steps")
+        if not validator.is_valid(value):
+            raise mismatch(_where(validator, value) if cost is not None and not cost.returns else _SOMEWHERE)
+        return value
 
-    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
-        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
-        parsed = schema_json(schema.text)
-        if isinstance(parsed, dict):
-            parsed = {"$schema": "http://json-schema.org/draft-07/schema#", **parsed}
-        needed = [(name, schema_json(one.text)) for name, one in schema.needed().items()]
-        most = rules.most_steps
-        known = jsonschema_rs.Registry([*needed, (_ROOT, parsed)], draft=jsonschema_rs.Draft7, retriever=_refuse)
-        try:
-            cost = SchemaCost.of(parsed, known.resolver(_ROOT))
-        except (ValueError, jsonschema_rs.ReferencingError):
-            if most is not None:
-                raise
-            cost = None  # it cannot be told, and the rules do not ask
-        validator = jsonschema_rs.validator_for(
-            parsed,
-            registry=jsonschema_rs.Registry(needed, draft=jsonschema_rs.Draft7, retriever=_refuse),
-            retriever=_refuse,
-            validate_formats=False,
-            pattern_options=None if most is None else FancyRegexOptions(backtrack_limit=BACKTRACKS),
-        )
-
-        def value_of(payload: bytes) -> Any:
-            value = parsed_json(payload, rules)
-            if most is not None and cost is not None and cost.of_value(value, payload, most) > most:
-                raise RecordError(TOO_MANY_STEPS, f"validating it by its schema may take over {most:,} steps")
-            if not validator.is_valid(value):
-                raise mismatch(_where(validator, value) if cost is not None and not cost.returns else _SOMEWHERE)
-            return value
-
-        return value_of
+    return value_of
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -1,17 +1,15 @@
 """Mode ``protobuf``: framed values in Protobuf's binary encoding, read by the ``.proto`` file that the registry has.
 
 The id is followed by the index numbers of the message's type in that file. A field is called as in the file. An enum
-becomes its value's name, or its number where the file has no name for it. A field that is not there is left out, unless
-its type has a default, as scalars of proto3 have.
-
-Google's compiler, in a process of its own, makes what describes the messages from the text of a ``.proto`` file.
+becomes its value's name, or its number where it has none. A field that is not there is left out, unless its type has a
+default, as scalars of proto3 have. Google's compiler describes the messages, in a process of its own.
 """
 
 import re
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -40,8 +38,7 @@ _BRACES: Final = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*+"|'(?:[^'\
 """Braces, and what may hold others that do not count: comments and strings."""
 _DEEPEST: Final = 100
 """Messages and options in each other. The compiler takes 32 messages, and a gigabyte for each 2,000 that it refuses."""
-_LONGEST_NAME, _LONGEST_PATH = 255, 1000
-"""Bytes of a file's name, and of its path, that every file system takes."""
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # bytes of a file's name, and of its path, that every file system takes
 _ENDED: Final = (-SIGKILL, -SIGTERM, -SIGABRT)
 """How the compiler ends where there is no memory for it, or somebody ends it. Other signals are its own doing."""
 _SHOWN_CHARACTERS: Final = 500
@@ -50,10 +47,7 @@ _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
 
 
 def compiled(schema: RegisteredSchema) -> FileDescriptor:
-    """Return the file that a schema is.
-
-    Raises ValueError where the compiler refuses it, or what it imports is not among its references.
-    """
+    """Return the file that a schema is; ValueError where the compiler refuses it, or lacks what it imports."""
     pool = descriptor_pool.DescriptorPool()
     for file in _compile(schema).file:
         pool.Add(file)
@@ -134,81 +128,58 @@ _ITEM_BYTES: Final = {
 }
 """Bytes of an item where a repeated field has several together; 0 where it never has. Others are numbers of 1 to 10."""
 _NOT_LAST: Final = bytes(range(0x80, 0x100))
-"""Bytes of a number after which it goes on."""
 _NUMBER, _SIZED, _BEGIN, _END = 0, 2, 3, 4
 """How a field's value is encoded, by the lowest three bits of its tag: groups have a beginning and an end ..."""
 _SIZES: Final = {1: 8, 5: 4}
 """... and values of a fixed number of bytes."""
 
 
-class ProtobufFormat:
-    """Protobuf, by Google's compiler and library."""
+def value_reader(schema: RegisteredSchema, rules: DecodingRules) -> Reader:
+    """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
+    file, types = compiled(schema), dict[str, _Type]()
+    found: dict[tuple[int, ...], tuple[type[Message], _Type, int]] = {}
 
-    kind = "PROTOBUF"
-    is_json = False
+    def value_of(payload: bytes) -> Any:
+        path, at = _message_path(payload)
+        if path not in found:
+            kind = _descriptor(file, path)
+            described, made = _described(kind, types), message_factory.GetMessageClass(kind)
+            found[path] = made, described, 2 + max(one.width for one in types.values())
+        message_of, described, widest = found[path]
+        data = payload[at:]
+        if widest * (len(data) + 1) > rules.most_values and _has_more(data, described, rules.most_values):
+            raise rules.too_many_values()
+        message = message_of()
+        try:
+            AnyMessage.MergeFromString(cast("AnyMessage", message), data)
+        except DecodeError as error:
+            if "memory" in str(error):
+                raise MemoryError(str(error)) from None
+            raise mismatch(str(error)[:200]) from None
+        return described.plain(message)
 
-    def reader(self, schema: RegisteredSchema, rules: DecodingRules) -> Reader:
-        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
-        file, types = compiled(schema), dict[str, _Type]()
-        found: dict[tuple[int, ...], tuple[type[Message], _Type, int]] = {}
-
-        def value_of(payload: bytes) -> Any:
-            path, at = message_path(payload)
-            if path not in found:
-                kind = _descriptor(file, path)
-                described, made = _described(kind, types), message_factory.GetMessageClass(kind)
-                found[path] = made, described, 2 + max(one.width for one in types.values())
-            message_of, described, widest = found[path]
-            data = payload[at:]
-            if widest * (len(data) + 1) > rules.most_values and _has_more(data, described, rules.most_values):
-                raise rules.too_many_values()
-            message = message_of()
-            try:
-                AnyMessage.MergeFromString(cast("AnyMessage", message), data)
-            except DecodeError as error:
-                if "memory" in str(error):
-                    raise MemoryError(str(error)) from None
-                raise mismatch(str(error)[:200]) from None
-            return described.plain(message)
-
-        return value_of
+    return value_of
 
 
 class _Field(NamedTuple):
-    """A field of a message's type."""
-
     name: str
     number: int
     message: "_Type | None"
-    """The type of the messages in it."""
-    item_bytes: int
-    """As in `_ITEM_BYTES`; 0 where it is not repeated."""
-    default: Any
-    """What it is where a message does not have it; `_ABSENT`: nothing."""
+    item_bytes: int  # as in `_ITEM_BYTES`; 0 where it is not repeated
+    default: Any  # what it is where a message does not have it; `_ABSENT`: nothing
     plain: Callable[[Any], Any]
-    """Returns its value as plain values."""
 
 
 @dataclass(slots=True)
 class _Type:
-    """A message's type, as far as reading its messages needs it.
-
-    What is done with a message is done by `AnyMessage`: a file may call a field, a type or a value like any method.
-    """
+    """Its messages are used by `AnyMessage` alone: a file may call a field, a type or a value like any method."""
 
     name: str
-    width: int
-    """How many values a message of it is, its fields and itself, without what is in these."""
+    width: int  # how many values a message of it is, its fields and itself, without what is in these
     fields: list[_Field] = field(default_factory=list)
-    """In the order of the file."""
-    numbers: dict[int, _Field] = field(default_factory=dict)
-    """Those of extensions included."""
+    numbers: dict[int, _Field] = field(default_factory=dict)  # those of extensions included
 
     def plain(self, message: Message) -> dict[str, Any]:
-        """Return a message as a mapping of plain values, under the names that the file has.
-
-        Raises RecordError where a string is no UTF-8.
-        """
         given = {one.number: value for one, value in AnyMessage.ListFields(cast("AnyMessage", message))}
         found = {}
         for one in self.fields:
@@ -243,13 +214,14 @@ def _all_fields(kind: Descriptor) -> list[FieldDescriptor]:
 
 def _field(one: FieldDescriptor, types: Mapping[str, _Type]) -> _Field:
     message = types[one.message_type.full_name] if one.message_type is not None else None
-    plain, default = _plain_one(one, message), _ABSENT
+    item = _plain_one(one, message)
+    plain, default = item, _ABSENT
     if one.message_type is not None and one.message_type.GetOptions().map_entry:
         inner = one.message_type.fields_by_name["value"]
         entry = _plain_one(inner, types[inner.message_type.full_name] if inner.message_type is not None else None)
-        plain, default = partial(_plain_map, entry), {}
+        plain, default = lambda values: {str(key): entry(values[key]) for key in values}, {}
     elif one.is_repeated:
-        plain, default = partial(_plain_list, plain), []
+        plain, default = lambda values: [item(value) for value in values], []
     elif message is not None and message.name == "google.protobuf.Struct":
         plain = partial(_plain_struct, message)
     elif not one.has_presence:
@@ -270,14 +242,6 @@ def _plain_string(name: str, value: str | bytes) -> str:
     if not isinstance(value, str):  # proto2 lets anything through
         raise RecordError(INVALID_UTF8, f"the string {name!r} is no UTF-8")
     return value
-
-
-def _plain_list(plain: Callable[[Any], Any], values: Iterable[Any]) -> list[Any]:
-    return [plain(value) for value in values]
-
-
-def _plain_map(plain: Callable[[Any], Any], values: Mapping[Any, Any]) -> dict[str, Any]:
-    return {str(key): plain(values[key]) for key in values}
 
 
 def _plain_struct(struct: _Type, message: Message) -> dict[str, Any]:
@@ -323,7 +287,6 @@ def _has_more(data: bytes, kind: _Type, most: int) -> bool:
 
 
 def _items(one: _Field, data: bytes) -> int:
-    """Return how many items of a field are together in some bytes."""
     return len(data) // one.item_bytes if one.item_bytes > 1 else len(data.translate(None, _NOT_LAST)) * one.item_bytes
 
 
@@ -331,12 +294,8 @@ _UNKNOWN: Final = _Field("", 0, None, 0, _ABSENT, str)
 _NOTHING: Final = _Type("", 0)
 
 
-def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """Return the numbers that lead to the message's type, and where the message begins.
-
-    They are encoded as their count and then each number, as zigzag varints; a single zero means the first type. Raises
-    RecordError where the payload does not begin with such numbers.
-    """
+def _message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the numbers that lead to the message's type (a single zero: the first one), and where it begins."""
     count, at = _index(payload, 0)
     if count == 0:
         return (0,), at
@@ -350,7 +309,6 @@ def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(data: bytes, at: int, longest: int = 10) -> tuple[int, int]:
-    """Return the number at a place, and where it ends."""
     number = 0
     for shift, byte in enumerate(data[at : at + longest]):
         number |= (byte & 0x7F) << 7 * shift
@@ -360,7 +318,6 @@ def _varint(data: bytes, at: int, longest: int = 10) -> tuple[int, int]:
 
 
 def _index(payload: bytes, at: int) -> tuple[int, int]:
-    """Do as `_varint`, for a number of 32 bits with a sign."""
     number, at = _varint(payload, at, 5)  # of 32 bits
     return (number >> 1) ^ -(number & 1), at
 

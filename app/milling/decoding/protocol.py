@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tokenmill.documents import FIELDS_TOO_LONG, ID_TOO_LONG, TOO_LARGE, Document
+from tokenmill.documents import OVER_A_LIMIT, Document
 from tokenmill.errors import RecordError
 
 from ..document_columns import DocumentColumns
@@ -19,7 +19,6 @@ class Decoded(NamedTuple):
     """What many values are."""
 
     documents: DocumentColumns
-    """The documents, in the order of their values."""
     refused: list[tuple[int, RecordError]]
     """The indices of all other values, ascending, each with the reason."""
 
@@ -31,10 +30,9 @@ class Decoder(ABC):
 
     @abstractmethod
     def describe(self) -> tuple[Mapping[str, Any], ...]:
-        """Return, as JSON types, what decides the answers, apart from the settings in the recipe: a version, mostly.
+        """Return, as JSON types, what decides the answers apart from the recipe's settings: a version, mostly.
 
-        It comes before the descriptions of the steps in the recipe, so the fingerprint covers it. It is empty for a
-        decoder whose rules never changed.
+        It comes before the steps in the recipe, so the fingerprint covers it; it is empty if it never changed.
         """
 
     @abstractmethod
@@ -61,7 +59,6 @@ def one_by_one(decoder: Callable[[bytes], Document], values: Sequence[bytes]) ->
 
 
 INVALID_UTF8: Final = "invalid_utf8"
-"""The bytes are no UTF-8."""
 MALFORMED_JSON: Final = "malformed_json"
 """No JSON by RFC 8259, or a number that no double can hold."""
 TOO_DEEP: Final = "too_deep"
@@ -71,7 +68,6 @@ INVALID_UNICODE: Final = "invalid_unicode"
 NOT_AN_OBJECT: Final = "not_an_object"
 """JSON, but an array or a scalar."""
 MISSING_TEXT: Final = "missing_text"
-"""An object without any of the text fields."""
 DEBEZIUM_ENVELOPE: Final = "debezium_envelope"
 """A change event of Debezium without any of the text fields: the row is inside, if there is one."""
 WRONG_TYPE: Final = "wrong_type"
@@ -81,7 +77,6 @@ NOT_FRAMED: Final = "not_framed"
 SCHEMA_MISMATCH: Final = "schema_mismatch"
 """The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
 INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
-"""The id, or a carried field, is an integer beyond 64 bits."""
 UNUSABLE_SCHEMA: Final = "unusable_schema"
 """The schema whose id the bytes have cannot be used: it is invalid, or too large, or its values cannot be bounded."""
 TOO_MANY_VALUES: Final = "too_many_values"
@@ -93,29 +88,11 @@ SCHEMA_REGISTRY_FRAMING: Final = "schema_registry_framing"
 CONTROL_CHARACTERS: Final = "control_characters"
 """Mode ``auto``: NULs, or so many control characters that it is no text."""
 
-REASONS: Final = frozenset(
-    {
-        INVALID_UTF8,
-        MALFORMED_JSON,
-        TOO_DEEP,
-        INVALID_UNICODE,
-        NOT_AN_OBJECT,
-        MISSING_TEXT,
-        DEBEZIUM_ENVELOPE,
-        WRONG_TYPE,
-        NOT_FRAMED,
-        SCHEMA_MISMATCH,
-        INTEGER_OUT_OF_RANGE,
-        UNUSABLE_SCHEMA,
-        TOO_MANY_VALUES,
-        TOO_MANY_STEPS,
-        SCHEMA_REGISTRY_FRAMING,
-        CONTROL_CHARACTERS,
-        TOO_LARGE,
-        ID_TOO_LONG,
-        FIELDS_TOO_LONG,
-    }
-)
+_OF_TEXT: Final = (INVALID_UTF8, CONTROL_CHARACTERS, SCHEMA_REGISTRY_FRAMING)
+_OF_JSON: Final = (MALFORMED_JSON, TOO_DEEP, INVALID_UNICODE, NOT_AN_OBJECT, INTEGER_OUT_OF_RANGE, TOO_MANY_VALUES)
+_OF_OBJECTS: Final = (MISSING_TEXT, DEBEZIUM_ENVELOPE, WRONG_TYPE)
+_OF_SCHEMAS: Final = (NOT_FRAMED, SCHEMA_MISMATCH, UNUSABLE_SCHEMA, TOO_MANY_STEPS)
+REASONS: Final = frozenset((*OVER_A_LIMIT, *_OF_TEXT, *_OF_JSON, *_OF_OBJECTS, *_OF_SCHEMAS))
 
 MAX_DEPTH: Final = 1024
 """The deepest nesting that the parser (orjson) follows: it recurses in C, and this keeps the stack bounded."""
@@ -128,8 +105,7 @@ class DecodingRules:
     number: int
     """In a recipe; raised when any answer changes (docs/record_to_tokens.md has the history)."""
     most_values: int
-    """Most values that one record may be decoded to: items, entries and fields at all depths. Each takes up to 200
-    bytes of memory, however few it takes in the record."""
+    """Most items, entries and fields of one record, at all depths: each takes up to 200 bytes of memory."""
     most_steps: int | None
     """Most steps that validating one record may take (`milling.decoding.json_schema_values`); None: any number."""
     most_schema_characters: int
@@ -139,9 +115,8 @@ class DecodingRules:
 
     def too_many_values(self) -> RecordError:
         """Return the error for a record that would be decoded to more than `most_values`."""
-        return RecordError(
-            TOO_MANY_VALUES, f"it holds over {self.most_values:,} values: send its parts as records of their own"
-        )
+        why = f"it holds over {self.most_values:,} values: send its parts as records of their own"
+        return RecordError(TOO_MANY_VALUES, why)
 
 
 RULES: Final = DecodingRules(3, 1_000_000, 5_000_000, 1 << 18, scalars_are_text=False)
@@ -150,3 +125,13 @@ KNOWN: Final = {2: DecodingRules(2, 50_000_000, None, 1 << 24, scalars_are_text=
 """All that streams may have. Rules 2 had no bounds: these are beyond what a worker's memory could take then."""
 VALUE_RULES: Final = {2: 1, 3: 2}
 """What else a recipe says of values of a schema registry (docs/kafka_teams.md)."""
+BOM: Final = b"\xef\xbb\xbf"
+"""UTF-8's byte order mark: some programs begin a file with it; it is no part of the text."""
+
+
+def decode_utf8(value: bytes) -> str:
+    """Return the text of strict UTF-8; RecordError with ``invalid_utf8`` and the first byte that fits nowhere."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise RecordError(INVALID_UTF8, f"byte {error.start} is no UTF-8: {error.reason}") from None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.app.milling.decoding.opened import answer, opened
 from tests.app.milling.decoding.registered import AVRO, Registry, avro, framed, written
-from tokenmill.app.milling.decoding.avro_values import MAX_RECURSION, AvroFormat
+from tokenmill.app.milling.decoding.avro_values import MAX_RECURSION, value_reader
 from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
@@ -48,7 +48,7 @@ def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
 @given(pages)
 def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
     """Whatever its parts are."""
-    value = AvroFormat().reader(avro(AVRO), RULES)
+    value = value_reader(avro(AVRO), RULES)
     assert value(written(AS_STORED, page)) == page
 
 
@@ -86,10 +86,10 @@ def test_references_are_resolved_as_far_as_they_go() -> None:
         {"type": "record", "name": "x.Outer", "fields": [{"name": "inner", "type": "Inner"}]}, ("x.Inner", inner)
     )
     union = avro(["x.Outer", "x.Inner"], ("x.Outer", outer), ("x.Inner", inner))
-    read = AvroFormat().reader(union, RULES)
+    read = value_reader(union, RULES)
     assert read(b"\0\x04hi") == {"inner": {"text": "hi"}}
     assert read(b"\x02\x04hi") == {"text": "hi"}
-    assert AvroFormat().reader(avro("x.Inner", ("x.Inner", inner)), RULES)(b"\x04hi") == {"text": "hi"}
+    assert value_reader(avro("x.Inner", ("x.Inner", inner)), RULES)(b"\x04hi") == {"text": "hi"}
 
 
 @pytest.mark.parametrize("depth", [1, MAX_RECURSION, MAX_RECURSION + 1, 5000])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.app.milling.decoding.opened import answer, opened
 from tests.app.milling.decoding.registered import PROTO, Registry, framed
 from tokenmill.app.milling.decoding import RegisteredSchema
-from tokenmill.app.milling.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat, compiled
+from tokenmill.app.milling.decoding.protobuf_values import MOST_NUMBERS, compiled, value_reader
 from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 
@@ -40,7 +40,7 @@ def test_message_becomes_plain_values() -> None:
     page = message(
         text="a", counts={"x": 1}, label=7, raw=b"\xff", parts=[{"text": "b", "id": -1}], seen={"seconds": 4}
     )
-    read = ProtobufFormat().reader(SCHEMA, RULES)
+    read = value_reader(SCHEMA, RULES)
     assert read(PAGE + page.SerializeToString()) == {
         "counts": {"x": 1},
         "text": "a",
@@ -114,7 +114,7 @@ def test_imports_are_resolved_as_far_as_they_go() -> None:
         'syntax = "proto3"; import "middle.proto"; message Outer { Middle middle = 1; string text = 2; }',
         (("middle.proto", middle),),
     )
-    read = ProtobufFormat().reader(outer, RULES)
+    read = value_reader(outer, RULES)
     assert read(b"\0\x0a\x06\x0a\x04\x0a\x02hi\x12\x01x") == {"middle": {"inner": {"text": "hi"}}, "text": "x"}
 
 
@@ -137,12 +137,12 @@ def test_fields_may_have_any_name() -> None:
     schema = RegisteredSchema("PROTOBUF", f'syntax = "proto3"; message T {{ {fields} }}')
     payload = b"".join(bytes([number << 3 | 2, 1, 64 + number]) for number in range(1, len(NAMES) + 1))
     values = {name: chr(64 + number) for number, name in enumerate(NAMES, 1)}
-    assert ProtobufFormat().reader(schema, RULES)(b"\0" + payload) == values
+    assert value_reader(schema, RULES)(b"\0" + payload) == values
     types = "".join(f"message {name} {{}} enum E{number} {{ {name}_ = 0; }}" for number, name in enumerate(NAMES))
     schema = RegisteredSchema(
         "PROTOBUF", f'syntax = "proto3"; message T {{ {types} oneof ByteSize {{ string text = 1; }} }}'
     )
-    assert ProtobufFormat().reader(schema, RULES)(b"\0\x0a\1a") == {"text": "a"}
+    assert value_reader(schema, RULES)(b"\0\x0a\1a") == {"text": "a"}
 
 
 def test_any_json_in_a_message_is_plain() -> None:
@@ -154,7 +154,7 @@ def test_any_json_in_a_message_is_plain() -> None:
     struct = struct_pb2.Struct()
     struct.update({"text": "a", "n": 1.5, "b": True, "z": None, "o": {"text": "b", "l": [1, {"x": None}]}, "l": [{}]})
     payload = b"\0" + field(1, struct.SerializeToString())
-    assert ProtobufFormat().reader(schema, RULES)(payload) == {"s": json_format.MessageToDict(struct)}
+    assert value_reader(schema, RULES)(payload) == {"s": json_format.MessageToDict(struct)}
     names = ("s.n", "s.b", "s.z", "s.o.text")
     decoder = opened("protobuf", schemas=Registry({1: schema}), text_fields=("s.text",), metadata_fields=names)
     assert decoder(framed(payload)).fields == {"s.n": 1.5, "s.b": True, "s.z": None, "s.o.text": "b"}
@@ -261,7 +261,7 @@ def test_files_may_be_compiled_already() -> None:
             (("inner.proto", first),),
         )
         for schema in (outer, RegisteredSchema("PROTOBUF", serialized(outer), outer.references)):
-            assert ProtobufFormat().reader(schema, RULES)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
+            assert value_reader(schema, RULES)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
 
 
 def serialized(schema: RegisteredSchema) -> str:
