@@ -1,4 +1,4 @@
-"""A full store out of a bucket, by the store's own writer: ``tokenmill mirror --from``.
+"""A full store out of a bucket, by the store's own writer: ``tokenmill mirror --from``, and with ``--dry-run``.
 
 Every block is held against the hashes of its chain and of its eras before it counts. Killed at any moment, the next
 start goes on with the block after the last one that was committed.
@@ -7,13 +7,14 @@ start goes on with the block after the last one that was committed.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
-from tokenmill.bucket.fetching import Fetched, HeadLog, fetch_all, stream_of, streams_of, tokenizer_of
+from tokenmill.bucket.cache import CacheFolder
+from tokenmill.bucket.fetching import Fetched, HeadLog, RemoteSegment, fetch_all, stream_of, streams_of, tokenizer_of
 from tokenmill.bucket.objects import Bucket
-from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Start, Store, open_partition
@@ -57,8 +58,7 @@ class StreamCopy:
         """Bring all that the bucket's heads name now; ``progress`` is called after each segment.
 
         Raises BucketError where the bucket does not answer, or something in it is not what was uploaded;
-        DifferenceError where the store holds other blocks or eras than the bucket; DiskError, DamagedError or
-        LockedError as the store's writers do.
+        DifferenceError where the store holds other blocks or eras; and as the store's writers do.
         """
         self.heads.look(self._bucket)
         last, known = self._eras.last, self.heads.eras
@@ -124,27 +124,23 @@ class StreamCopy:
         writer.commit()
 
     def _bring_eras(self) -> None:
-        """Append the eras whose blocks are all there, and are those that they name."""
         new = []
         for era in self.heads.eras[self._eras.next_number :]:
             if any(self._reached(number) < part.stop for number, part in enumerate(era.ranges)):
                 break
-            self._require_blocks(era)
+            for number, part in enumerate(era.ranges):
+                reader = self._readers.get(number)
+                if reader is None:
+                    reader = self._readers[number] = open_partition(self._store.path, self._stream, number)
+                there = reader.reaches(part.stop) and reader.has_chain_before(part.stop, part.after)
+                if part.stop > reader.first_block and not there:
+                    raise DifferenceError(
+                        f"era {era.number} of {self._stream} names other blocks than {self._bucket.address} has in "
+                        f"partition {number} before block {part.stop}: restore the bucket, or mirror from another store"
+                    )
             new.append((era, era.number))
         if new:
             self._eras.append(new)
-
-    def _require_blocks(self, era: Era) -> None:
-        for number, part in enumerate(era.ranges):
-            reader = self._readers.get(number)
-            if reader is None:
-                reader = self._readers[number] = open_partition(self._store.path, self._stream, number)
-            there = reader.reaches(part.stop) and reader.has_chain_before(part.stop, part.after)
-            if part.stop > reader.first_block and not there:
-                raise DifferenceError(
-                    f"era {era.number} of {self._stream} names other blocks than {self._bucket.address} has in "
-                    f"partition {number} before block {part.stop}: restore the bucket, or mirror from another store"
-                )
 
 
 class BucketMirror:
@@ -160,14 +156,9 @@ class BucketMirror:
         keeper: CheckpointKeeper | None = None,
         progress: Callable[[Sequence[MirroredStream]], None],
     ) -> None:
-        """Mirror the streams ``names``, or all; the caller holds the store's lock.
-
-        ``progress`` is called with what each stream has and lacks, after each segment.
-        """
-        self.behind: list[MirroredStream] = []
-        """Each stream, as of the last segment."""
-        self.problems: list[Exception] = []
-        """None: what a person has to remedy ends `run`."""
+        """Mirror the streams ``names``, or all, under the caller's lock; ``progress`` is called after each segment."""
+        self.behind: list[MirroredStream] = []  # as of the last segment
+        self.problems: list[Exception] = []  # none: what a person has to remedy ends `run`
         self._store, self._bucket, self._names = store, bucket, names
         self._once, self._keeper, self._progress = once, keeper, progress
         self._copies: dict[str, StreamCopy] = {}
@@ -221,3 +212,41 @@ class BucketMirror:
         for copy in self._copies.values():
             copy.close()
         self._copies.clear()
+
+
+class RunNeeds(NamedTuple):
+    """What one pass over a stream, or a mirror of it, takes out of a bucket; bytes are of tokens."""
+
+    eras: int
+    segments: int
+    requests: int
+    bytes: int
+    cache: int
+    """Bytes of the two eras behind each other that have most segments."""
+    first: int
+    """Before the first batch."""
+    rate: float | None
+    """Bytes a second with which each era is there when the one before ends; None: no speed was given."""
+
+
+def needs_of(bucket: Bucket, stream: str, tokens_per_second: float | None) -> RunNeeds:
+    """Return what a run needs that takes so many tokens a second. Raises BucketError as `StreamCopy.copy`."""
+    heads = HeadLog(stream_of(bucket, stream))
+    heads.look(bucket)
+    info, folder = heads.info, CacheFolder(Path(), heads.info)
+    cache = first = 0
+    rate = 0.0
+    before: set[tuple[int, int]] = set()
+    seconds = 0.0
+    for era in heads.eras:
+        now = {place for place in folder.segments([era]) if place in heads.segments}
+        cache = max(cache, len(now | before))
+        if tokens_per_second and seconds:
+            rate = max(rate, folder.bytes(len(now - before)) / seconds)
+        first = first or folder.bytes(len(now))
+        before, seconds = now, era.blocks * info.block_tokens / (tokens_per_second or 1)
+    files = [len(RemoteSegment(bucket, info, one).ends) + 1 for one in heads.segments.values()]
+    size = sum(one.stop - one.first for one in heads.segments.values()) * info.block_bytes
+    requests = sum(files) + heads.next_number + 3  # the heads' list, description and tokenizer
+    speed = rate if tokens_per_second else None
+    return RunNeeds(len(heads.eras), len(files), requests, size, folder.bytes(cache), first, speed)

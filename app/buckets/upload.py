@@ -3,8 +3,8 @@
 A segment is uploaded once all its blocks belong to eras that are trainable in the store: an era's chain hashes pin
 them, so no store has others. Killed at any moment, the next upload goes on after the last head; what was put behind it
 is there already, and is compared. Any number of uploads may run at once, from any stores of the stream: a head's number
-is created by one of them, and the others go on from that head. Every upload makes the same bytes, from any store: where
-a bucket's segments begin and end is a function of the stream alone (`StreamInfo.in_bucket`).
+is created by one of them, and the others go on from that head. Every upload makes the same bytes: where a bucket's
+segments begin and end is a function of the stream alone (`StreamInfo.in_bucket`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,23 +28,17 @@ from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, comparing
 from tokenmill.store.sealing import UNKNOWN, Commit, DataCrcs, Manifest, Rows, chain_after, entry_span, megatron_index
 
 
-class SegmentFiles(NamedTuple):
-    """The objects of a segment."""
-
+class _SegmentFiles(NamedTuple):
     segment: BucketSegment
     data: dict[str, Data]
-    """By the ends of their names, in the order in which they are created; they may be views of the store's files."""
+    """By the ends of their names, in the order in which they are created, before the seal; may be views of files."""
     seal: tuple[str, bytes]
-    """The last one, which says that the others are there."""
 
 
-def segment_files(reader: PartitionReader, info: StreamInfo, first: int, stop: int) -> SegmentFiles:
+def _segment_files(reader: PartitionReader, info: StreamInfo, first: int, stop: int) -> _SegmentFiles:
     """Return the files of the bucket's segment ``[first, stop)``, checked against the store's CRCs.
 
-    A segment that has fewer blocks than ``info`` says has a commit log of one record in place of manifest and indexes.
-
-    Raises:
-        DamagedError: a block in the store is not what was committed.
+    One with fewer blocks than ``info`` says has a commit log of one record in place of manifest and indexes.
     """
     parts = list(_parts(reader, first, stop))
     tokens = _joined([part.tokens for part in parts])
@@ -61,7 +55,7 @@ def segment_files(reader: PartitionReader, info: StreamInfo, first: int, stop: i
         before, crcs = reader.chain_before(first) or b"", DataCrcs(crc32(tokens), crc32(documents))
         manifest = Manifest.of(info, reader.partition, first, rows, before=before, data=crcs)
         seal = ("json", manifest.encode())
-    return SegmentFiles(BucketSegment(reader.partition, first, stop, sha256(seal[1]).hexdigest()), data, seal)
+    return _SegmentFiles(BucketSegment(reader.partition, first, stop, sha256(seal[1]).hexdigest()), data, seal)
 
 
 class _Part(NamedTuple):
@@ -69,8 +63,7 @@ class _Part(NamedTuple):
 
     tokens: memoryview
     documents: memoryview
-    rows: Rows
-    """Their ``docs_end`` is counted from the beginning of ``documents``."""
+    rows: Rows  # their ``docs_end`` is counted from the beginning of ``documents``
 
 
 def _parts(reader: PartitionReader, first: int, stop: int) -> Iterator[_Part]:
@@ -81,18 +74,16 @@ def _parts(reader: PartitionReader, first: int, stop: int) -> Iterator[_Part]:
         start, end = entry_span(segment.rows, low)[0], int(rows["docs_end"][-1])
         rows["docs_end"] -= np.uint64(start)
         part = _Part(segment.tokens[low:high].data.cast("B"), segment.documents(start, end), rows)
-        _check(part, f"{segment.paths.tokens.parent}, blocks {first} to {first + high - low - 1}")
+        size = len(part.tokens) // len(rows)
+        place = f"{segment.paths.tokens.parent}, blocks {first} to {first + high - low - 1}"
+        for number, row in enumerate(rows):
+            start, end = entry_span(rows, number)
+            found = crc32(part.tokens[number * size : (number + 1) * size]), crc32(part.documents[start:end])
+            if found != (row["tokens_crc"], row["entry_crc"]):
+                why = f"{place}: block {number} of these is not what was committed"
+                raise DamagedError(why, "`tokenmill repair` it")
         yield part
         first += high - low
-
-
-def _check(part: _Part, name: str) -> None:
-    size = len(part.tokens) // len(part.rows)
-    for number, row in enumerate(part.rows):
-        start, end = entry_span(part.rows, number)
-        found = crc32(part.tokens[number * size : (number + 1) * size]), crc32(part.documents[start:end])
-        if found != (row["tokens_crc"], row["entry_crc"]):
-            raise DamagedError(f"{name}: block {number} of these is not what was committed", "`tokenmill repair` it")
 
 
 def _joined(parts: list[memoryview]) -> memoryview:
@@ -104,7 +95,6 @@ class Lacking(NamedTuple):
 
     segments: int
     bytes: int
-    """Of their tokens."""
     eras: int
     """Those that become complete, and those that wait for their last segments to be full."""
 
@@ -113,15 +103,11 @@ class Upload:
     """Brings one stream of a store into a bucket, `step` by `step`."""
 
     def __init__(self, store: Path, stream: str, bucket: Bucket, *, lanes: int = 4) -> None:
-        """Open the stream; nothing is asked of the bucket yet.
-
-        Each lane, of segments that are on their way at once, has its largest object in memory, 128 MiB at most.
-        """
+        """Open the stream; each lane has the largest object of a segment in memory, 128 MiB at most."""
         self.stream: Final = stream
         local = read_stream(store, stream)
         self.heads: Final = HeadLog(local.in_bucket())
-        self.segments = self.bytes = 0
-        """Uploaded by this object, or found to be there; of their tokens."""
+        self.segments = self.bytes = 0  # uploaded by this object, or found to be there; bytes of their tokens
         self._store = store
         self._bucket = bucket
         self._lanes = lanes
@@ -129,14 +115,10 @@ class Upload:
         self._eras = open_eras(store, stream)
         self._era = lru_cache(256)(self._eras.era)  # each partition looks at the same ones to find a block
         self._readers: dict[int, PartitionReader] = {}
-        self._done_with = -1
-        """How many eras were trainable when there was nothing more to upload."""
+        self._done_with = -1  # how many eras were trainable when there was nothing more to upload
 
     def begin(self) -> None:
-        """Let the bucket be probed, and hold the stream's description and tokenizer.
-
-        Raises BucketError where it cannot be used, or holds another stream of that name.
-        """
+        """Let the bucket be probed, and hold what describes the stream; BucketError where it is of another one."""
         self._bucket.prepare()
         if self._tokenizer is not None:
             self._bucket.require(f"{self.stream}/{TOKENIZER_FILE}", self._tokenizer)
@@ -151,10 +133,7 @@ class Upload:
             )
 
     def look(self) -> Lacking:
-        """Take the bucket's heads, and return what `step` would upload now. Nothing is put.
-
-        Raises BucketError, DifferenceError or DamagedError as `step`.
-        """
+        """Take the bucket's heads, and return what `step` would upload now. Nothing is put. Raises as `step`."""
         found = self._bucket.read(f"{self.stream}/{STREAM_FILE}")
         self._require_stream(found is None or bytes(found) == self.heads.info.encode())
         self.heads.look(self._bucket)
@@ -164,10 +143,7 @@ class Upload:
         return Lacking(len(wanted), sum(wanted), max(0, count - len(self.heads.eras)))
 
     def covered(self) -> dict[int, int]:
-        """Return up to which block the bucket's newest head has all that the store has, by partition; raises as `look`.
-
-        What the bucket's first segment comes after is not there, so such a partition is left out.
-        """
+        """Return up to which block the newest head has all that the store has, by partition, of those that it has."""
         self.look()
         begins, stops = self.heads.begins, self.heads.stops
         return {number: stops[number] for number in stops if begins[number] <= self._reader(number).first_block}
@@ -175,11 +151,10 @@ class Upload:
     def step(self) -> bool:
         """Upload the next segments and create a head that names them; return whether there was anything to do.
 
-        The bucket is asked for nothing where the store has nothing that the heads known so far lack.
-
-        Raises BucketError where the bucket refuses, does not answer, or has other objects; or the store does not hold
-        the blocks any more that the bucket needs next; DifferenceError where store and bucket have different eras, or
-        the store has other blocks than its eras name; DamagedError where the store is damaged.
+        The bucket is asked for nothing where the store has nothing that the heads known so far lack. Raises BucketError
+        where the bucket refuses, does not answer, or has other objects; or the store does not hold the blocks any more
+        that the bucket needs next; DifferenceError where store and bucket have different eras, or the store has other
+        blocks than its eras name; DamagedError where the store is damaged.
         """
         heads = self.heads
         count = self._trainable()
@@ -191,7 +166,7 @@ class Upload:
         if heads.look(self._bucket):
             return True  # another upload was here
         wanted = islice(self._wanted(count), 16)  # what a kill makes the next upload compare
-        read = (segment_files(self._reader(number), heads.info, first, stop) for number, first, stop in wanted)
+        read = (_segment_files(self._reader(number), heads.info, first, stop) for number, first, stop in wanted)
         segments: list[BucketSegment] = []
         for files in in_lanes(self._put, read, self._lanes):
             segments.append(files.segment)
@@ -233,16 +208,12 @@ class Upload:
         return self._readers[partition]
 
     def _wanted(self, count: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the segments that the bucket lacks of the first eras: partition, first block, block after the last.
-
-        In the order of the eras of their first blocks: so the eras become complete one after the other.
-        """
+        """Yield what the bucket lacks of the first eras: partition, first block, block after the last; era by era."""
         partitions = range(len(self._era(count - 1).ranges) if count else 0)
         for _, partition, first, stop in merge(*(self._wanted_of(partition, count) for partition in partitions)):
             yield partition, first, stop
 
     def _wanted_of(self, partition: int, count: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield those of one partition, each behind the era of its first block."""
         last, size = self._era(count - 1), self.heads.info.segment_blocks
         held = self._reader(partition).first_block
         first = self.heads.stops.get(partition, -(-held // size) * size)
@@ -265,10 +236,7 @@ class Upload:
         return bisect_right(range(count), block, key=reached)
 
     def _complete(self, count: int, stops: dict[int, int]) -> Sequence[Era]:
-        """Return the eras after those of the last head that are complete with segments up to ``stops``.
-
-        At most 1024 of them, with 1 MiB of lines but for the last one's.
-        """
+        """Return the eras behind the last head's that segments up to ``stops`` complete: 1024, about 1 MiB of lines."""
         found: list[Era] = []
         size = 0
         for number in range(len(self.heads.eras), min(count, len(self.heads.eras) + 1024)):
@@ -279,7 +247,7 @@ class Upload:
             size += len(era.pack())
         return found
 
-    def _put(self, files: SegmentFiles) -> SegmentFiles:
+    def _put(self, files: _SegmentFiles) -> _SegmentFiles:
         """Upload a segment, the seal last; one whose seal is there is there."""
         base = f"{self.stream}/{files.segment.partition}/{files.segment.first:012d}."
         end, seal = files.seal

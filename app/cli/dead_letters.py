@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from tokenmill.errors import InputError
 
-from ..funnel.tried_documents import TriedDocument, beginning_of
+from ..funnel.retention import TriedDocument, beginning_of
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..settings import Settings
 from ..tables import ShownTable, pairs

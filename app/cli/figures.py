@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..funnel.retention import Retention, languages_line
-from ..funnel.tried_documents import TriedDocument, beginning_of
+from ..funnel.retention import Retention, TriedDocument, beginning_of, languages_line
 from ..tables import ShownTable
 from .output import LINE_CHARACTERS, show, show_table
 

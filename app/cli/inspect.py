@@ -11,7 +11,7 @@ from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import address_of
 from tokenmill.packings import packing_in_words
 
-from ..funnel.tried_documents import beginning_of
+from ..funnel.retention import beginning_of
 from ..settings import Settings
 from ..tables import ShownTable, pairs
 from ..tools.inspect.reports import (

@@ -18,8 +18,7 @@ from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import InputError
 from tokenmill.store import Store, StoreLock
 
-from ..buckets.mirroring import BucketMirror
-from ..buckets.needs import RunNeeds, needs_of
+from ..buckets.mirroring import BucketMirror, RunNeeds, needs_of
 from ..kafka import fastpath
 from ..kafka.control_topic import require_ready
 from ..logs import set_up_logging

@@ -21,7 +21,7 @@ from tokenmill.samples.tracing import (
 )
 from tokenmill.samples.trainable import read_any_state, read_state
 
-from ..funnel.tried_documents import beginning_of
+from ..funnel.retention import beginning_of
 from ..settings import Settings
 from ..tools.inspect.tracing import Place, RecordText, outcome_of, record_texts
 from .options import command, option

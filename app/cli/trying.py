@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Annotated, Final
 
-from ..funnel.retention import length_bars, terminal_bars
+from ..funnel.retention import TriedDocument, length_bars, terminal_bars
 from ..funnel.trial import TrialResult
-from ..funnel.tried_documents import TriedDocument
 from ..settings import Settings
 from ..tables import ShownTable
 from ..tasks import until_interrupted

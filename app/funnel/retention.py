@@ -1,13 +1,18 @@
 """What the totals of a stream say to people: the share that is kept, tokens, and the funnel by step and reason.
 
-In sentences, and as pictures: bars of characters for a terminal, and a PNG by matplotlib.
+In sentences, and as pictures: bars of characters for a terminal, and a PNG by matplotlib. Also which documents of a
+trial people are shown: some of each kind, chosen evenly, with a beginning of the text.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappush, heapreplace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import xxhash
 
 from tokenmill.errors import InputError
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals
@@ -23,11 +28,11 @@ class FunnelRow(NamedTuple):
     """Documents that one step dropped for one reason."""
 
     step: str
-    """The step's label; `UNNAMED` where only the reason is known: without figures, and behind all steps."""
+    """Its label; `UNNAMED` where only the reason is known: without figures, and behind all steps."""
     reason: str
     documents: int
     text_bytes: int | None
-    """Of their texts, as they came to the step; None where that is not known."""
+    """As they came to the step; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,10 @@ class Retention:
 
     totals: Totals
     padding: int = 0
-    """Tokens in blocks and open blocks that no document wrote."""
+    """In blocks and open blocks: what no document wrote."""
     seconds: float = 0.0
-    """Time between two moments; 0 where they are not known."""
+    """Between two moments, of ``timed_tokens``; 0 where they are not known."""
     timed_tokens: int = 0
-    """Tokens of documents that came in this time."""
     blocks: int = 0
     """Blocks that hold them, those that are open not counted; 0 where that is not known."""
 
@@ -69,8 +73,8 @@ class Retention:
     def packing(self) -> dict[str, float] | None:
         """What the packing does to documents, as shares from 0 to 1; None where the totals do not say it.
 
-        ``padding_ratio`` is of the tokens in blocks, ``truncation_ratio`` of the documents (those that are cut, because
-        they are longer than a block), ``concatenation_ratio`` of the blocks (those that hold several documents).
+        ``padding_ratio`` is of the tokens in blocks, ``truncation_ratio`` of the documents (those that are longer than
+        a block), ``concatenation_ratio`` of the blocks (those that hold several documents).
         """
         counted, places = self.totals.packing, self.totals.tokens + self.padding
         if not counted:
@@ -129,20 +133,15 @@ class Retention:
                 f"Packing: {_percent(padding, 2)} of tokens in blocks are padding, {_percent(cut, 2)} of documents are "
                 f"longer than a block and cut, {_percent(joined)} of blocks hold several documents"
             )
-        lines += self.left_out_lines()
+        tokens, documents = self.left_out
+        if tokens:
+            share = _percent(tokens / (totals.tokens + tokens), 2)
+            ends = f"the ends of {documents:,} documents that the packing shortens"
+            lines.append(f"Left out: {share} of the documents' tokens ({tokens:,}), {ends}")
         if self.tokens_per_second is not None:
             speed = f"{self.tokens_per_second:,.0f} tokens a second"
             lines.append(f"From the first message to the last: {self.seconds:,.0f} s with all pauses, so {speed}")
         return lines
-
-    def left_out_lines(self) -> list[str]:
-        """Return the sentence about the tokens of kept documents that are in no block; none where all are."""
-        tokens, documents = self.left_out
-        if not tokens:
-            return []
-        share = _percent(tokens / (self.totals.tokens + tokens), 2)
-        ends = f"the ends of {documents:,} documents that the packing shortens"
-        return [f"Left out: {share} of the documents' tokens ({tokens:,}), {ends}"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types; what is not known is null."""
@@ -213,26 +212,21 @@ def terminal_bars(title: str, bars: Bars) -> list[str]:
 
 def terminal_plot(retention: Retention) -> list[str]:
     """Return funnel and histograms as lines of text; a histogram only where lengths are counted."""
-    lines = terminal_bars("documents", funnel_bars(retention))
-    for title, lengths in _histograms(retention).items():
-        lines += terminal_bars(title, length_bars(lengths))
+    lines, figures = terminal_bars("documents", funnel_bars(retention)), retention.totals.figures
+    for what, lengths in (("tokens", figures.token_lengths), ("bytes", figures.text_lengths)):
+        lines += terminal_bars(f"{what} a document", length_bars(lengths)) if +lengths else []
     return lines
 
 
 def write_png(path: Path, retentions: Mapping[str, Retention]) -> None:
-    """Write a PNG with a row for each name: its funnel, and the lengths of what is kept where they are counted.
-
-    Raises InputError where the file cannot be written; and ModuleNotFoundError where matplotlib is missing, which the
-    extra ``bench`` brings.
-    """
+    """Write a PNG with a row for each name: its funnel and lengths. Raises InputError where that cannot be."""
     import matplotlib as mpl  # noqa: PLC0415 - an extra
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    figure, axes = plt.subplots(
-        len(retentions), 2, figsize=(12, 4 * len(retentions)), squeeze=False, layout="constrained"
-    )
+    rows = len(retentions)
+    figure, axes = plt.subplots(rows, 2, figsize=(12, 4 * rows), squeeze=False, layout="constrained")
     for row, (name, retention) in zip(axes, retentions.items(), strict=True):
         _draw_bars(row[0], f"{name}: {retention.lines()[0].removeprefix('Data retention: ')}", funnel_bars(retention))
         lengths = length_bars(retention.totals.figures.token_lengths)
@@ -258,12 +252,6 @@ def _draw_bars(axes: "Axes", title: str, bars: Bars) -> None:
     axes.set_title(title, fontsize=10)
 
 
-def _histograms(retention: Retention) -> dict[str, Counter[int]]:
-    figures = retention.totals.figures
-    found = {"tokens a document": figures.token_lengths, "bytes a document": figures.text_lengths}
-    return {title: lengths for title, lengths in found.items() if +lengths}
-
-
 def _power(key: int) -> str:
     low, high = 1 << key, (1 << key + 1) - 1
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -281,3 +269,73 @@ def languages_line(languages: Iterable[tuple[str, int]]) -> str:
     if [name for name, _ in found] == [NOT_CARRIED]:
         return f'not carried; documents say theirs with metadata_fields = ["{LANGUAGE}"]'
     return ", ".join(f"{language} {number:,}" for language, number in found)
+
+
+SHOWN_CHARACTERS: Final = 400
+"""Of a text: five lines of a terminal."""
+LEAD_CHARACTERS: Final = 60
+"""Characters in front of the first one that a step changed: enough to recognise the place."""
+CUT: Final = "…"
+
+T = TypeVar("T")
+
+
+class TriedDocument(NamedTuple):
+    """A document, or what could not become one."""
+
+    place: str
+    detail: str
+    """The numbers that decided; of a kept document, its tokens."""
+    text: str
+    """Its beginning, as it came to the step that dropped it; of a changed one, from shortly before the change on."""
+    after: str | None = None
+    """Of a changed document, the same part as the step left it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
+class EvenSample(Generic[T]):
+    """At most ``size`` of many numbered items, those whose numbers have the smallest hashes: the same in any order.
+
+    Every part of the input has its share, and a caller that asks `wants` first makes no item that would be left out.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[int, int, T]] = []
+
+    def wants(self, number: int) -> bool:
+        """Return whether the item of this number would be in the sample now."""
+        return len(self._heap) < self._size or (self._size > 0 and -_rank(number) > self._heap[0][0])
+
+    def add(self, number: int, item: T) -> None:
+        """Take an item in, in place of the one with the largest hash if there are enough; numbers are unique."""
+        entry = (-_rank(number), number, item)
+        if len(self._heap) < self._size:
+            heappush(self._heap, entry)
+        elif self._size and entry > self._heap[0]:
+            heapreplace(self._heap, entry)
+
+    def items(self) -> list[T]:
+        """Return the sample in the order of the numbers."""
+        return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[1])]
+
+
+def beginning_of(text: str, characters: int = SHOWN_CHARACTERS) -> str:
+    """Return at most so many characters of a text, with a sign where something is left out."""
+    return text if len(text) <= characters else f"{text[:characters]}{CUT}"
+
+
+def where_they_differ(before: str, after: str) -> tuple[str, str]:
+    """Return the same part of two texts, from a little before the first difference on."""
+    shorter = min(len(before), len(after))
+    equal = bisect_left(range(shorter), True, key=lambda at: before[: at + 1] != after[: at + 1])
+    start = max(0, equal - LEAD_CHARACTERS)
+    sign = CUT if start else ""
+    return sign + beginning_of(before[start:]), sign + beginning_of(after[start:])
+
+
+def _rank(number: int) -> int:
+    return xxhash.xxh3_64_intdigest(number.to_bytes(8, "little"))

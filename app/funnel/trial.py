@@ -1,7 +1,4 @@
-"""A recipe tried on values of records, without Kafka: the figures that its streams would have, speeds, and examples.
-
-The figures are counted by the code that counts a chain's (`ChainOutcomes.count`). Blocks are not made.
-"""
+"""A recipe tried on values of records, without Kafka: figures as its streams have them, speeds, and examples."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,12 +30,10 @@ from ..milling.partition_mill import BATCH_CHARACTERS
 from ..milling.steps import Rejected, Step
 from ..milling.steps.protocol import Answer, counting_key
 from ..milling.tokenizers import TokenBatch, joined
-from .retention import Retention
-from .tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ
+from .retention import EvenSample, Retention, TriedDocument, beginning_of, where_they_differ
 
 HELD_BYTES: Final = 1 << 16
-"""Of the value of a record that may become an example: until the end, when the plain steps are asked about those that
-are left. They take a hundred times as long as kernels. Of a larger record they are asked at once."""
+"""Bytes of a value that are held until the plain steps, which are slow, are asked about the examples at the end."""
 _TRYING: Final = NativeCode("native code that tries documents")
 
 
@@ -65,22 +60,17 @@ class TrialResult:
     """What became of the documents so far."""
 
     splits: Mapping[str, Totals]
-    """The totals of each split, as its stream would have them after the same records."""
     records: int
     speeds: Mapping[str, StageSpeed]
-    """Of decoding, of each step by its label, of tokenizing."""
     rejected: Mapping[str, Sequence[TriedDocument]]
-    """Examples of what steps and tokenizer filtered out, by reason in the order of the funnel."""
+    """By reason, in the order of the funnel: what steps and tokenizer filtered out."""
     dead_letters: Mapping[str, Sequence[TriedDocument]]
-    """Examples of what could not become a document, by reason."""
     changes: Mapping[str, int]
-    """How many texts each step changed, by its label; steps that changed none are left out."""
+    """Texts that each step changed, by its label; steps that changed none are left out."""
     changed: Mapping[str, Sequence[TriedDocument]]
-    """Examples of these."""
     kept: Sequence[TriedDocument]
     dropped_tokens: Mapping[str, int]
-    """Tokens of the texts that steps filtered out, as they came to the step, by reason: counted as those of kept
-    documents are. A stream's totals have no such number, for what is filtered out is not tokenized there."""
+    """By reason, of texts that steps filtered out; a stream's totals have no such number."""
 
     @property
     def totals(self) -> Totals:
@@ -153,11 +143,7 @@ class Trial:
         return sum(totals.kept for totals in self._totals.values())
 
     def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
-        """Try the values of consecutive records; ``places`` say where each comes from.
-
-        Raises EngineError where a fast engine or kernel differs from its reference on one of the documents; and
-        PanicError: native code panicked, not over a text.
-        """
+        """Try the values of consecutive records, with where each comes from. Raises EngineError or PanicError."""
         first = self._records
         fetch = RecordColumns.of([Record(first + at, -1, None, value) for at, value in enumerate(values)])
         for low, high in fetch.parts():
@@ -172,6 +158,9 @@ class Trial:
     def result(self) -> TrialResult:
         """Return what became of all values so far; more may follow."""
         totals = sum(self._totals.values(), Totals())
+        steps = totals.figures.steps
+        came = {step.step: step.taken.size for step in steps}
+        timed = zip(self._stages.labels, self._steps, strict=True)
         order = {row.reason: number for number, row in enumerate(Retention(totals).funnel())}
         shown = {key: [one.shown() for one in sample.items()] for key, sample in self._left_out.items()}
         filtered = sorted((reason for kind, reason in shown if kind is Kind.FILTERED), key=lambda one: order[one])
@@ -180,7 +169,11 @@ class Trial:
         return TrialResult(
             splits={split: found.copy() for split, found in self._totals.items()},
             records=self._records,
-            speeds=self._speeds(totals),
+            speeds={
+                "decoding": StageSpeed(self._value_bytes, self._decoding),
+                **{label: StageSpeed(came.get(label, 0), step.seconds) for label, step in timed},
+                "tokenizing": StageSpeed(steps[-1].passed.size if steps else 0, self._tokenizing),
+            },
             rejected={reason: shown[Kind.FILTERED, reason] for reason in filtered},
             dead_letters={reason: shown[Kind.DEAD_LETTERED, reason] for reason in refused},
             changes=dict(self._changes),
@@ -188,16 +181,6 @@ class Trial:
             kept=self._kept.items(),
             dropped_tokens={reason: self._dropped_tokens[reason] for reason in filtered},
         )
-
-    def _speeds(self, totals: Totals) -> dict[str, StageSpeed]:
-        steps = totals.figures.steps
-        came = {step.step: step.taken.size for step in steps}
-        timed = zip(self._stages.labels, self._steps, strict=True)
-        return {
-            "decoding": StageSpeed(self._value_bytes, self._decoding),
-            **{label: StageSpeed(came.get(label, 0), step.seconds) for label, step in timed},
-            "tokenizing": StageSpeed(steps[-1].passed.size if steps else 0, self._tokenizing),
-        }
 
     def _try_part(self, part: RecordColumns, places: Sequence[str]) -> None:
         began, before = perf_counter(), sum(step.seconds for step in self._steps)
@@ -210,7 +193,9 @@ class Trial:
             self._count_dropped(*step.taken_dropped())
         for recipe in self._recipes:
             kept = columns.kept[recipe.split]
-            tokens = self._encode_kept(kept.documents.texts)
+            began = perf_counter()
+            tokens = self._encode(kept.documents.texts)
+            self._tokenizing += perf_counter() - began
             shape, totals = document_shape(recipe), self._totals[recipe.split]
             outcomes = ChainOutcomes.of(recipe, part, columns, kept, tokens, shape=shape)
             outcomes.count(totals, 0, len(part.records))
@@ -221,13 +206,15 @@ class Trial:
             self._show_kept(recipe, kept, tokens, places, filtered)
             self._show_changed(columns, recipe.split, places)
         for outcome in left_out:
-            if outcome.split in self._totals:
-                self._show_left_out(outcome, places[outcome.record.offset - int(part.offsets[0])])
+            if outcome.split not in self._totals:
+                continue
+            sample, number = self._left_out[outcome.kind, outcome.reason], outcome.record.offset
+            if sample.wants(number):
+                sample.add(number, _Candidate(self._stages, outcome, places[number - int(part.offsets[0])]))
         self._records += len(part.records)
         self._value_bytes += int(part.sizes.sum())
 
     def _judge(self, columns: OutcomeColumns) -> None:
-        """Filter out the documents that were seen before."""
         if self._window is None:
             return
         documents = columns.kept_texts()
@@ -247,12 +234,6 @@ class Trial:
         for reason, length in zip(reasons, lengths, strict=True):
             self._dropped_tokens[reason] += length + around if length else 0
 
-    def _encode_kept(self, texts: Sequence[str]) -> TokenBatch:
-        began = perf_counter()
-        found = self._encode(texts)
-        self._tokenizing += perf_counter() - began
-        return found
-
     def _encode(self, texts: Sequence[str]) -> TokenBatch:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
@@ -262,21 +243,9 @@ class Trial:
         self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch, filtered: Mapping[int, str]
     ) -> list[Outcome]:
         """Return the outcomes of documents that tokenizer or packing filtered out, or the tokenizer fails on."""
-        return [
-            *(
-                Outcome(part.records[int(kept.indices[at])], Kind.FILTERED, split, reason, DETAILS[reason])
-                for at, reason in filtered.items()
-            ),
-            *(
-                self._stages.refused(part.records[int(kept.indices[at])], split, error)
-                for at, error in tokens.failed.items()
-            ),
-        ]
-
-    def _show_left_out(self, outcome: Outcome, place: str) -> None:
-        sample, number = self._left_out[outcome.kind, outcome.reason], outcome.record.offset
-        if sample.wants(number):
-            sample.add(number, _Candidate(self._stages, outcome, place))
+        records = {at: part.records[int(kept.indices[at])] for at in (*filtered, *tokens.failed)}
+        found = [Outcome(records[at], Kind.FILTERED, split, why, DETAILS[why]) for at, why in filtered.items()]
+        return found + [self._stages.refused(records[at], split, error) for at, error in tokens.failed.items()]
 
     def _show_changed(self, columns: OutcomeColumns, split: str, places: Sequence[str]) -> None:
         passage = columns.passages.get(split)
@@ -320,7 +289,6 @@ class _Candidate:
             self.shown()
 
     def shown(self) -> TriedDocument:
-        """Return what people see of it."""
         if self._shown is None:
             self._shown = self._made()
             self._outcome = self._outcome._replace(record=Record(self._outcome.record.offset, -1, None, None))
@@ -349,11 +317,9 @@ class _WatchedStep:
 
     @property
     def name(self) -> str:
-        """The step's."""
         return self._step.name
 
     def describe(self) -> dict[str, Any]:
-        """Return what the step says of itself."""
         return self._step.describe()
 
     def __call__(self, document: Document) -> Document | Rejected:
@@ -372,7 +338,6 @@ class _WatchedStep:
         return answers
 
     def taken_dropped(self) -> tuple[list[str], list[str]]:
-        """Return the reasons and texts of what was filtered out since the last call."""
         found = self._reasons, self._texts
         self._reasons, self._texts = [], []
         return found

@@ -19,7 +19,7 @@ from tokenmill.store.store import Start, read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
 from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
 
-from ...funnel.tried_documents import beginning_of
+from ...funnel.retention import beginning_of
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic, settled_stream
 from ...kafka.dead_letters import RecordPlace

@@ -14,8 +14,8 @@ from tests.app.milling.test_columns import Whims, whims, with_steps
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
 from tests.strategies import feed_sizes, sources, values
 from tokenmill.app.funnel import trial as module
+from tokenmill.app.funnel.retention import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
 from tokenmill.app.funnel.trial import StageSpeed, Trial, TrialResult
-from tokenmill.app.funnel.tried_documents import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
 from tokenmill.app.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
 from tokenmill.app.milling.packing.document_shapes import DETAILS
 from tokenmill.app.milling.recipe_stages import open_stages
