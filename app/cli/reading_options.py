@@ -26,7 +26,7 @@ from ..sources.encodings import known_encoding
 from ..sources.file_sources import OpenedSources
 from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
-from ..sources.sql import sql_sources
+from ..sources.sql import SqlSource
 from ..tools.produce.run_notes import deciding_options, run_identity
 from ..tools.produce.summary import COUNTED, OnError, PassedOver, ReadingPlan, Summary
 from .options import argument, panel, require_beside
@@ -90,7 +90,7 @@ class SourceChoice:
                 sources = found_sources(paths, reading, self.split, follow_links=self.follow_links)
                 _require_split(self.split, sources)
             else:
-                sources = sql_sources(paths, self.sql, reading)
+                sources = [SqlSource(url, self.sql, reading) for url in paths]
             yield OpenedSources(reading, sources)
         finally:
             if mapping is not None:

@@ -1,7 +1,7 @@
 """What people have, as documents: `find_sources` finds files, archives, tables and data sets, `read_items` reads them.
 
-- What is read: `paths` finds the `file_sources`, `archives`, `remote` files, `sql` tables and `datasets`. Of
-  files in some compression and encoding (`encodings`), `formats` makes entries.
+- What is read: `paths` finds the `file_sources`, in archives too, `remote` files, `sql` tables and `datasets`. Of files
+  in some compression and encoding (`encodings`), `formats` makes entries.
 - What comes out: a function of the user's own may change each entry (`mapping`); `shape` makes `items` of what meets
   the `conditions`.
 - In which order: `reading_order`. Whether a source is what it was: `source_changes`.

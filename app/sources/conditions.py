@@ -71,11 +71,11 @@ class Condition:
     """A comparison that objects can meet.
 
     ``value`` is what is written behind the operator: a word, a number, or a string in double quotes; behind ``in`` and
-    ``not in``, several with commas between them. A word or number equals a field of which it is what JSON writes, and a
-    number any number of that value; what is in quotes equals strings alone. In ``<`` and its like, a number compares
-    with numbers, and with strings that are written as one (a csv file has nothing else); anything else compares with
-    strings, character by character, as dates of ISO 8601 need it. A list meets a condition if one of its values does,
-    and ``!=`` and ``not in`` if none is equal. A field that is not there, or null, meets none but ``= null``.
+    ``not in``, several with commas. A word or number equals a field of which it is what JSON writes, and a number any
+    number of that value; what is in quotes equals strings alone. In ``<`` and its like, a number compares with numbers,
+    and with strings that are written as one (a csv file has nothing else); anything else with strings, character by
+    character, as dates of ISO 8601 need it. A list meets a condition if one of its values does, and ``!=`` and ``not
+    in`` if none is equal. A field that is not there, or null, meets none but ``= null``.
     """
 
     field: str
@@ -123,17 +123,13 @@ def _parts(text: str) -> tuple[str, str, str]:
     if found is None or not name:
         raise ValueError("there is no field, or no comparison, in it")
     operator, value = " ".join((found["within"] or found["sign"]).split()), found["value"]
-    if _mistaken(operator, value):
+    mistaken = not value or value[:1] in ("=", "<", ">", "!")
+    if operator == "=":
+        mistaken = value[:1] in ("<", ">") and number_in(value[1:]) is not None  # =>5: it would be a text
+    if mistaken:
         raise ValueError(f"{operator} is followed by {value[:1] or 'nothing'}")
     name = json.loads(name) if name.startswith('"') else name
     return name, value, "=" if operator == "==" else operator
-
-
-def _mistaken(operator: str, value: str) -> bool:
-    """Return whether this looks like another operator, or a comparison with nothing."""
-    if operator == "=":
-        return value[:1] in ("<", ">") and number_in(value[1:]) is not None  # =>5: it would be a text
-    return not value or value[:1] in ("=", "<", ">", "!")
 
 
 def _value(text: str) -> _Value:

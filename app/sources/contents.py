@@ -2,12 +2,17 @@
 
 Many names say nothing (``wiki_00``, ``part-00000``, ``items.jl``), and some say what is not so: an archive that is
 still packed, a pointer of Git LFS. The first bytes decide alone, so a run that goes on takes a file for what it was.
+Also what other programs leave in folders: files that are about the data, and tables whose files are not their rows.
 """
 
+import os
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from io import BufferedReader
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -40,7 +45,6 @@ _FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*
 _UNPACK: Final = "unpack it, and name the file or folder"
 _PACKED_SO: Final = f"compressed in a way that is not read: {_UNPACK}"
 _UNREAD: Final = (".br", ".deflate", ".lzo", ".snappy", ".sz", ".z", ".zz")
-"""Suffixes of compressions whose beginnings may not show them."""
 _FOREIGN: Final = {
     "a pointer of Git LFS, not the file: get it with `git lfs pull`": rb"version https://git-lfs\.github\.com/spec/",
     "a pointer of git-annex, not the file: get it with `git annex get`": rb"(?:\.\./|/)*+(?:\.git/)?annex/objects/",
@@ -78,11 +82,7 @@ _PACKED: Final = {
     ".xz": rb"\xfd7zXZ\0",
     ".lz4": rb"\x04\x22\x4d\x18|[\x50-\x5f]\x2a\x4d\x18",
 }
-_KINDS: Final = {
-    "parquet": rb"PAR1[\0-\x1f]",
-    "arrow": rb"ARROW1\0|\xff{4}...\0",
-    "warc": rb"\s*WARC/[01]\.\d+\r?\n",
-}
+_KINDS: Final = {"parquet": rb"PAR1[\0-\x1f]", "arrow": rb"ARROW1\0|\xff{4}...\0", "warc": rb"\s*WARC/[01]\.\d+\r?\n"}
 _JSON: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*+\x1e?"
     rb"(?:(\{)\s*+[\"'}]|\[[\s\[]*+[{\"]|(\")\s*+\[?+\s*+\{\s*+(?:\\\"|\}))"
@@ -109,17 +109,12 @@ class Look(NamedTuple):
     kind: str = ""
     """How its entries are read; empty where it is packed, or nothing that is read."""
     packing: str = ""
-    """Suffix of the compression around it."""
     encoding: str = UTF_8
     why_not: str = ""
-    """Why it is nothing that is read."""
 
 
 def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs: Needs) -> Look:
-    """Return what the file is that has this name and begins so.
-
-    ``choice``, ``encoding`` and ``needs`` are of all files. A byte order mark is of one file, and so believed.
-    """
+    """Return what the file is that has this name and begins so; all else is said of all files."""
     why_not = why_foreign(begin) or (_PACKED_SO if name.lower().endswith(_UNREAD) else "")
     suffix, said = suffixes_of(name)
     named_so = said and (not begin or re.match(_PACKED.get(said, b""), begin))
@@ -131,7 +126,7 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
     kind = (_marked(begin, _KINDS) if choice in ("auto", "lines") else "") or kind_of(suffix, choice)
     if kind in ("parquet", "arrow", "warc"):  # these are in no encoding of text
         return Look(kind)
-    encoding = marked_encoding(begin) or encoding or UTF_8
+    encoding = marked_encoding(begin) or encoding or UTF_8  # a mark is of one file, and so believed
     if encoding == UTF_8 and (why := why_no_text(begin)) and (advice := seems(begin)):
         return Look(why_not=why + advice)
     text = begin if encoding == UTF_8 else begin.decode(encoding, "ignore").encode("utf-8", "ignore")
@@ -146,7 +141,6 @@ def look_at(name: str, begin: bytes, choice: Choice, encoding: str | None, needs
 
 
 def _no_text(text: bytes) -> str:
-    """Return why a file that nothing else knows is no text; nothing if it may be one."""
     if b"\0" in text:  # its reader says so
         return ""
     if _HIVE.match(text):
@@ -157,7 +151,6 @@ def _no_text(text: bytes) -> str:
 
 
 def _marked(begin: bytes, marks: Mapping[str, bytes]) -> str:
-    """Return which of these is what begins so; nothing if none is."""
     return next((found for found, mark in marks.items() if re.match(mark, begin, re.DOTALL)), "")
 
 
@@ -173,7 +166,6 @@ def why_foreign(begin: bytes) -> str:
 
 
 def _json_kind(text: bytes) -> str:
-    """Return how JSON is read: as lines, or as values that may go on over several; nothing if it is none."""
     found = _JSON.match(text)
     if found is not None and found[1] is None:
         return "jsonl" if found[2] else "json"
@@ -187,7 +179,6 @@ def _json_kind(text: bytes) -> str:
 
 
 def _again(begin: bytes, error: BaseException | None, stream: "BufferedReader[Any]") -> Iterator[bytes]:
-    """Yield the first bytes of a pipe, which were read, and what follows them."""
     if begin:
         yield begin
     if error is not None:
@@ -233,3 +224,71 @@ def begin_of(file: File, *, piped: bool = False) -> bytes:
 def _is_enough(begin: bytes) -> bool:
     in_bytes = marked_encoding(begin) in (None, UTF_8)
     return len(begin) >= BEGIN_BYTES or (in_bytes and _FIRST_LINE.match(begin) is not None)
+
+
+_ABOUT: Final = re.compile(
+    r"(?:^|[/\\])(?:"
+    r"\.(?!\.?(?:[/\\]|$))[^/\\]*"
+    r"|_(SUCCESS|FAILURE|metadata|common_metadata|spark_metadata|symlink_format_manifest|temporary|logs)"
+    r"|_(started|committed)_(vacuum)?\d+|_(delta_log|delta_index|change_data)"
+    r"|[^/\\]*(_\$folder\$|\.(crc|md5|sha\d+))|(MD5|SHA\d+)SUMS|dvc\.(yaml|lock)"
+    r"|cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow|dataset_infos?\.json"
+    r"|__MACOSX|Thumbs\.db|desktop\.ini"
+    r")(?:[/\\]|$)"
+)
+"""Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks, Hugging Face, DVC, macOS and Windows write
+beside data, and people who publish it: checksums. In zip archives of Windows, folders may end with a backslash."""
+_CACHE: Final = re.compile(r"(?:^|/)(?:datasets|models|spaces)--[^/]+/(?:blobs|refs)(?:/|$)")
+"""What is in a cache of Hugging Face beside the files by their names, which are links to these."""
+_POINTER: Final = ".dvc"  # suffix of a file that DVC leaves beside the data, or in place of it
+_TABLES: Final = {
+    "Delta Lake": ("_delta_log", r"\d{20}\.(json|checkpoint\..*)|_last_checkpoint", "deltalake"),
+    "Iceberg": ("metadata", r"(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json(\.gz)?", "pyiceberg"),
+    "Hudi": (".hoodie", r"hoodie\.properties", "hudi"),
+    "Paimon": ("snapshot", r"snapshot-\d+|LATEST|EARLIEST", "pypaimon"),
+    "Lance": ("_versions", r"\d+\.manifest", "lance"),
+}
+"""Formats of tables, whose files also hold deleted rows: the folder that says which count, its files, who reads it."""
+
+
+def is_about_data(path: str, folder: str = "") -> bool:
+    """Return whether a file or folder, found beside data in a ``folder``, is none itself, or is in one that is none."""
+    return _ABOUT.search(path) is not None or _CACHE.search(f"{folder}/{path}") is not None
+
+
+def without_pointers(names: Collection[str]) -> set[str]:
+    """Return the names but those of pointers to data that is there as well."""
+    there = {*names}
+    return {name for name in there if not (name.endswith(_POINTER) and name.removesuffix(_POINTER) in there)}
+
+
+def why_no_rows(table: str) -> str:
+    """Return why the files of a table are not read, and what to do."""
+    reader = _TABLES[table][2]
+    return f"a table of {table}, whose files also hold deleted rows: write its rows as parquet, with {reader}"
+
+
+def table_above(folder: Path) -> tuple[Path, str] | None:
+    """Return the table that a folder is in, or is, and its format; None where it is in none."""
+    return next(((above, table) for above in (folder, *folder.parents) if (table := _table_at(above))), None)
+
+
+@lru_cache(4096)
+def _table_at(folder: Path) -> str:
+    for table, (inner, names, _) in _TABLES.items():
+        with suppress(OSError):
+            if any(re.fullmatch(names, name) for name in os.listdir(folder / inner)):  # noqa: PTH208 - names alone
+                return table
+    return ""
+
+
+def data_among(names: Collection[str]) -> tuple[set[str], dict[str, str]]:
+    """Return which names in an archive or a store are of data; and formats of tables, by names that end in a slash."""
+    tables: dict[str, str] = {}
+    for path in map(PurePosixPath, names):
+        for table, (inner, file_names, _) in _TABLES.items():
+            if path.parent.name == inner and re.fullmatch(file_names, path.name):
+                tables[f"{path.parent.parent}/".removeprefix("./")] = table
+    roots = tuple(tables)
+    data = {name for name in without_pointers(names) if not name.startswith(roots) and not is_about_data(name)}
+    return data, tables

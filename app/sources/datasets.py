@@ -29,9 +29,7 @@ _OURS: Final = {
     "path": "it is the part before the ?",
     "streaming": "data sets are always streamed",
     "num_proc": "data sets are streamed; --map-processes is for a function of yours",
-    "keep_in_memory": "data sets are streamed",
-    "save_infos": "data sets are streamed",
-    "verification_mode": "data sets are streamed",
+    **dict.fromkeys(("keep_in_memory", "save_infos", "verification_mode"), "data sets are streamed"),
     "token": "it would be in ids and logs; set HF_TOKEN, or log in with `hf auth login`",
     "storage_options": "they hold keys, which would be in ids and logs; set them where the store's own tools look",
     "download_config": "it may hold a token, which would be in ids and logs; set HF_TOKEN",
@@ -52,7 +50,6 @@ class HubAddress:
 
     parts: tuple[str, ...]
     name: str | None = None
-    """Name of the configuration, where it is an argument."""
     split: str | None = None
     revision: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -67,9 +64,9 @@ class HubAddress:
     def parse(cls, text: str) -> "HubAddress":
         """Return the parsed address, with or without ``hf://`` or ``hf://datasets/`` before it.
 
-        Behind the ``?`` are ``key=value`` with ``&`` between them, with percent escapes as in any address. A value is
-        true, false, null, a number, or a text; JSON where it begins with a quote, a bracket or a brace. A list has
-        commas in it, or is a key that is given again. Raises InputError where it is invalid; says how to write one.
+        Behind the ``?`` are ``key=value`` with ``&`` between them and percent escapes. A value is true, false, null, a
+        number, or a text; JSON where it begins with a quote, a bracket or a brace. A list has commas in it, or is a key
+        that is given again. Raises InputError where it is invalid; says how to write one.
         """
         path, _, query = text.removeprefix(HUB).partition("?")
         parts = tuple(unquote(path).rstrip("/").split("/"))
@@ -83,10 +80,9 @@ class HubAddress:
             if key in _OURS:
                 raise InputError(f"{text}: {key}= cannot be given: {_OURS[key]}")
             found.setdefault(key, []).append(_read(text, key, value))
-        if not parts[-1] or (several := [key for key in sorted(_WORDS & set(found)) if len(found[key]) > 1]):
-            raise InputError(
-                f"{text}: {'there is no name' if not parts[-1] else f'{several[0]}= is given twice'}; {HOW}"
-            )
+        twice = next((key for key in sorted(_WORDS & set(found)) if len(found[key]) > 1), "")
+        if twice or not parts[-1]:
+            raise InputError(f"{text}: {f'{twice}= is given twice' if parts[-1] else 'there is no name'}; {HOW}")
         values = {key: _one_or_all(each) for key, each in found.items()}
         own = {key: values.pop(key, None) for key in ("name", "split", "revision")}
         return cls(parts, **own, arguments=values)
@@ -127,7 +123,7 @@ MARKS: Final = ("dataset_dict.json", "state.json")
 _BUILDERS: Final = "datasets.packaged_modules"
 """Where the library has its builders with names of their own: json, csv, parquet, text, …"""
 SAFE_BUILDERS: Final = ("arrow", "conll", "csv", "json", "parquet", "text", "xml")
-"""Builders that only read text and tables. Of the others, some run code of a file (pandas: pickles), log in somewhere
+"""Those that only read text and tables. Of the others, some run code of a file (pandas: pickles), log in somewhere
 (sql), or decode by a member's name whatever Python can (webdataset)."""
 
 
@@ -148,13 +144,10 @@ class DatasetInfo:
     """Columns and their types; None: unknown until a row is read."""
     splits: dict[str, SplitInfo] = field(default_factory=dict)
     download: int | None = None
-    """Bytes of the files that hold it."""
     why_not: str = ""
-    """Why nothing is known; empty if something is."""
 
 
-def known_of_builder(name: str, builder: Any) -> DatasetInfo:
-    """Return what a builder of the library knows of its data set."""
+def _known_of_builder(name: str, builder: Any) -> DatasetInfo:
     info = builder.info
     splits = {
         str(split): SplitInfo(found.num_examples or None, found.num_bytes or None)
@@ -162,19 +155,18 @@ def known_of_builder(name: str, builder: Any) -> DatasetInfo:
     }
     for split in getattr(builder.config, "data_files", None) or {}:
         splits.setdefault(str(split), SplitInfo())
-    download = info.download_size or sum(size for _, size in files_of(builder) if size) or None
+    download = info.download_size or sum(size for _, size in _files_of(builder) if size) or None
     return DatasetInfo(name, _features(info.features), splits, download)
 
 
-def known_of_saved(name: str, opened: Any) -> DatasetInfo:
-    """Return what a folder that ``save_to_disk`` wrote holds: one data set, or one for each split."""
+def _known_of_saved(name: str, opened: Any) -> DatasetInfo:
     splits = opened if isinstance(opened, dict) else {str(opened.split or "all"): opened}
     first = next(iter(splits.values()), None)
     parts = {str(split): SplitInfo(data.num_rows, data.data.nbytes) for split, data in splits.items()}
     return DatasetInfo(name, None if first is None else _features(first.features), parts)
 
 
-def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
+def _files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
     """Yield what changes when a file of a builder does (name, time, tag, commit), and its size on disk."""
     for split, files in (getattr(builder.config, "data_files", None) or {}).items():
         yield f"{split} {getattr(files, 'origin_metadata', ())}", None
@@ -198,8 +190,7 @@ def is_dataset(path: str) -> bool:
 class _Found(NamedTuple):
     path: str
     name: str | None
-    commit: str | None
-    """None: the hub was not asked."""
+    commit: str | None  # None: the hub was not asked
 
 
 class DatasetSource:
@@ -230,21 +221,17 @@ class DatasetSource:
     def signature(self) -> bytes:
         """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
 
-        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile. Raises InputError where the hub
-        does not tell the commit, or there are no such files.
+        From then on `chunks` reads exactly that commit. Raises InputError where the hub does not tell it.
         """
         if self._on_hub:
             self._found = self._found or self._on_the_hub()
             return str(self._found.commit).encode()
         folder = self._address.path
-        found = [
-            (file, file.stat())
-            for file in sorted(Path(folder).rglob("*") if Path(folder).is_dir() else ())
-            if file.is_file() and not file.name.startswith("cache-")
-        ]
+        files = sorted(Path(folder).rglob("*") if Path(folder).is_dir() else ())
+        found = [(file, file.stat()) for file in files if file.is_file() and not file.name.startswith("cache-")]
         lines = [f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in found]
         if self._address.arguments:
-            lines += [line for line, _ in files_of(self._builder())]
+            lines += [line for line, _ in _files_of(self._builder())]
         return xxhash.xxh3_128_digest("\n".join(lines).encode("utf-8", "surrogateescape"))
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
@@ -256,8 +243,8 @@ class DatasetSource:
         """Return what is known of the data set before it is read."""
         try:
             if self._saved:
-                return known_of_saved(self.name, self._library.load_from_disk(self._path))
-            return known_of_builder(self.name, self._builder())
+                return _known_of_saved(self.name, self._library.load_from_disk(self._path))
+            return _known_of_builder(self.name, self._builder())
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
             return DatasetInfo(self.name, why_not=_one_line(error))
 
@@ -268,7 +255,6 @@ class DatasetSource:
         return not (self._saved or packaged or Path(path).is_dir())
 
     def _entries(self, start: Place) -> Iterator[Entry]:
-        """Yield the rows; an error of the libraries is the last entry."""
         number = start.entry
         try:
             rows = self._rows()
@@ -287,8 +273,7 @@ class DatasetSource:
     def _on_the_hub(self) -> _Found:
         """Return what the hub has under the address, and its newest commit.
 
-        A name of two parts is an owner's data set, or else a configuration of a data set without an owner; the hub
-        knows the owner of these today.
+        Of a name of two parts, the first may be an owner, or all of the name; the hub knows the owner of such today.
         """
         address = self._address
         hub = library("huggingface_hub", "hf", "reading data sets")
@@ -359,16 +344,16 @@ class DatasetSource:
                 raise InputError(f"{self.name}: {_one_line(error)}") from error
 
     def _rows(self) -> Any:
-        """Open the split: a data set that is iterated, never loaded."""
         if self._saved:
             opened = self._library.load_from_disk(self._path)
-            if self._split and isinstance(opened, dict):
-                opened = _one(opened, self._split)
         else:
             builder = self._builder()
             opened = self._heard(lambda: builder.as_streaming_dataset(split=self._split))
         if isinstance(opened, dict):
-            opened = _one(opened, None)
+            wanted = self._split or (next(iter(opened)) if len(opened) == 1 else None)
+            if wanted not in opened:
+                raise InputError(f"the data set has the splits {', '.join(map(str, opened))}: choose one with --split")
+            opened = opened[wanted]
         if hasattr(opened, "_ex_iterable"):
             return opened
         for batch in opened.data.to_batches():  # of files that are mapped, and looked at as they are
@@ -388,10 +373,3 @@ def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
 
 def _one_line(error: BaseException | None) -> str:
     return redacted(" ".join(str(error).split()))
-
-
-def _one(splits: dict[str, Any], split: str | None) -> Any:
-    wanted = split or (next(iter(splits)) if len(splits) == 1 else None)
-    if wanted not in splits:
-        raise InputError(f"the data set has the splits {', '.join(map(str, splits))}: choose one with --split")
-    return splits[wanted]

@@ -1,7 +1,4 @@
-"""How files are on disk: compressed, and text in other encodings than UTF-8; both are undone while they are read.
-
-Also which encoding a text seems to have that is no UTF-8.
-"""
+"""How files are on disk: compressed, and text in other encodings than UTF-8; both are undone while they are read."""
 
 import codecs
 import io
@@ -102,10 +99,7 @@ DAMAGE: Final = (OSError, EOFError, zlib.error, ZSTD.ZstdError, lzma.LZMAError, 
 
 
 def _unpacked(new: Callable[[int], Any], padding: int, memory: int, raw: "io.BufferedReader[Any]") -> Iterator[bytes]:
-    """Yield the content of compressed streams, one after the other.
-
-    The library's own files take anything after a stream that is no stream for the end, even padding between streams.
-    """
+    """Yield the content of compressed streams, also behind padding, which the library's own files take for the end."""
     packed = new(memory)
     while True:
         data = b""
@@ -167,11 +161,7 @@ SUFFIXES: Final = tuple(_OPENERS)
 
 
 def decompressed(raw: "io.BufferedReader[Any]", suffix: str, memory: int = MEMORY_BYTES) -> "io.BufferedReader[Any]":
-    """Return the stream of what is in ``raw``, by its suffix; any other suffix is not compressed.
-
-    It reads several compressed members, one after the other, and raises one of `DAMAGE` where the last is cut off, or
-    where more than ``memory`` bytes would be needed.
-    """
+    """Return what is in ``raw``, unpacked by its suffix; reading it raises one of `DAMAGE`, also over ``memory``."""
     if suffix not in _OPENERS:
         return raw
     if not raw.peek(1):
@@ -204,17 +194,14 @@ NOT_UTF_8: Final = f"not {UTF_8.upper()}"
 NO_TEXT: Final = "not text: "
 UNDECODED: Final = (NOT_UTF_8, NO_TEXT, INVALID_UTF8)
 """What the messages begin with for texts that may be in another encoding than anybody said."""
-_NONE: Final = "\udc80"
-"""Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
+_NONE: Final = "\udc80"  # instead of an invalid character: it is no UTF-8, so decoding its line fails
 _HANDLER: Final = "tokenmill.produce.no-character"
 _NO_TEXT: Final = re.compile(r"[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _CONTROL: Final = re.compile(r"[\0-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 _ISO_2022: Final = re.compile(rb"\x1b\$(?:(\)C)|[@B(])")
 """Escapes of encodings that are ASCII, byte by byte, and so UTF-8."""
-_ZEROS: Final = 3
-"""In UTF-16, half of the bytes are zero, or in texts of several scripts, one of so many; all in even places, or odd."""
-_FEW: Final = 20
-"""One of so many characters may be no text."""
+_ZEROS: Final = 3  # in UTF-16, one byte of two to three is zero, all in even places, or all in odd ones
+_FEW: Final = 20  # one of so many characters may be no text
 
 
 def _no_character(error: UnicodeError) -> tuple[str, int]:
@@ -250,7 +237,6 @@ def why_no_text(data: bytes, what: str = "it") -> str:
 
 
 def _iso_2022(data: bytes) -> str:
-    """Return which of these encodings a text has, if it has their escapes."""
     found = _ISO_2022.search(data) if b"\x1b$" in data else None
     return "" if found is None else "iso2022_kr" if found[1] else "iso2022_jp_2"
 

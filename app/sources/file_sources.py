@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from io import BufferedReader, BytesIO, FileIO
 from pathlib import Path
@@ -29,6 +29,8 @@ from .items import (
     Item,
     ItemChunk,
     Needs,
+    Opened,
+    Opening,
     Place,
     Refused,
     Text,
@@ -36,18 +38,17 @@ from .items import (
     Ways,
     object_in,
     readable,
+    where_words,
 )
 from .mapping import Mapping
 from .shape import Shape, without_nan
 
 CHUNK_BYTES: Final = 1 << 20
-"""Bytes of values and refused data after which a chunk ends. A run remembers places between chunks: it cannot continue
-with another size."""
+"""Bytes of values and refused data after which a chunk ends; a run cannot continue with another size."""
 CHUNK_ENTRIES: Final = 4096
 """Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
 CHUNK_RULE: Final = 3
-"""Version of the rule by which files are read, and chunks end: a run continues only with its own. In 1, refusals had no
-size; in 2, a file ended at its first broken value or row, and what no name told apart was a text."""
+"""Version of how files are read and chunks end: a run continues only with its own."""
 STDIN: Final = "-"
 STDIN_NUMBER: Final = 0
 _FOLDERS: Final = re.compile(r"(?<![^/!])[^/!=]+=[^/!]*(?=[/!])")
@@ -55,10 +56,7 @@ TABLES: Final = frozenset({"csv", "tsv"})
 
 
 class Chunker:
-    """Makes items of entries, and chunks of items.
-
-    Where a chunk ends depends on the entries and the shape alone: read again from there, later chunks are the same.
-    """
+    """Makes items of entries, and chunks of items. Where a chunk ends depends on the entries and the shape alone."""
 
     def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
         """Make items of the entries of ``name`` after ``start``; ``one_by_one``: of a pipe, where each is a chunk."""
@@ -66,15 +64,12 @@ class Chunker:
         self._shape = shape
         self._name = name
         self._limit = 0 if one_by_one else CHUNK_BYTES
-        self.rest: list[Item | Refused] = []
-        """The items after the last full chunk."""
+        self.rest: list[Item | Refused] = []  # the items after the last full chunk
         self._numbers: list[int] = []
         self._advised = self._is_broken = False
         self._ids = None if one_by_one else shape.ids
-        self.size = 0
-        """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
-        self.unmet = Unmet()
-        """What is not as was asked for within the last chunk; once the entries have ended, within `rest`."""
+        self.size = 0  # as `CHUNK_BYTES` counts it, and what is not as was asked for:
+        self.unmet = Unmet()  # of the last chunk; once the entries have ended, of `rest`
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
@@ -123,7 +118,7 @@ class Chunker:
 
     def where(self, number: int) -> str:
         """Return the place of an entry, for people."""
-        return f"{self._name}:{number}" if number else self._name
+        return where_words((self._name, number))
 
     def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
         """Return what an entry is; the first one that is in another encoding says which it seems to be."""
@@ -174,9 +169,8 @@ class Reading(Ways):
         """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
-        return Needs(
-            self.shape.max_record_bytes, texts, columns, **{f.name: getattr(self, f.name) for f in fields(Ways)}
-        )
+        ways = {way.name: getattr(self, way.name) for way in fields(Ways)}
+        return Needs(self.shape.max_record_bytes, texts, columns, **ways)
 
     def entries(self, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file, packed or not, mapped if there is a mapping."""
@@ -187,7 +181,7 @@ class Reading(Ways):
         entries = BY_CHOICE[look.kind](file, needs, start)
         if look.kind == "text" and self.choice == "auto" and self.separator is None:
             entries = map(_no_values, entries)
-        columns = folder_columns(file.name) if self.mapping else None
+        columns = _folder_columns(file.name) if self.mapping else None
         return self.mapped(_with_columns(entries, columns) if columns else entries, file.name, piped=piped)
 
     def mapped(self, entries: Iterator[Entry], name: str, *, piped: bool = False) -> Iterator[Entry]:
@@ -198,7 +192,7 @@ class Reading(Ways):
 
     def shape_of(self, name: str) -> Shape:
         """Return how the documents of a file of this name are made: its folders may name columns."""
-        return self.shape.within(folder_columns(name))
+        return self.shape.within(_folder_columns(name))
 
 
 class OpenedSources(NamedTuple):
@@ -208,7 +202,7 @@ class OpenedSources(NamedTuple):
     sources: list[DocumentSource]
 
 
-def folder_columns(name: str) -> dict[str, str | None]:
+def _folder_columns(name: str) -> dict[str, str | None]:
     """Return the columns that the folders of a file stand for, as Hive and Spark name them: ``lang=en/part-0.csv``."""
     columns: dict[str, str | None] = {}
     for folder in _FOLDERS.findall(name):
@@ -218,17 +212,13 @@ def folder_columns(name: str) -> dict[str, str | None]:
 
 
 def _no_values(entry: Entry) -> Entry:
-    """Return the entry that a whole file is; refused where all lines of it are JSON values, as a mill refuses such.
-
-    Also refused where most of them are objects: the first one was cut, or stands before a log's.
-    """
+    """Refuse a whole file whose lines all are JSON values, as a mill does, or mostly objects: the first was cut."""
     content = entry[2]
     why = _why_values(content.data) if isinstance(content, Text) else ""
     return (0, 0, Bad(why, content.data)) if why and isinstance(content, Text) else entry
 
 
 def _why_values(data: bytes) -> str:
-    """Return why the lines of a text are JSON values; nothing where they are not."""
     if data.count(b'{"') * 2 > data.count(b"\n"):
         lines = [line.strip() for line in data.splitlines() if line.strip()]
         if 2 * sum(line.startswith(b'{"') and object_in(line) is not None for line in lines) > len(lines):
@@ -245,7 +235,6 @@ def _why_values(data: bytes) -> str:
 
 
 def _finite(entry: Entry) -> Entry:
-    """Return the entry; of JSON with numbers that are not finite, with null in their place."""
     number, at, content = entry
     if isinstance(content, bytes) and object_in(content) is None:
         content = without_nan(content.lstrip(BEFORE)) or content
@@ -253,23 +242,13 @@ def _finite(entry: Entry) -> Entry:
 
 
 def _with_columns(entries: Iterator[Entry], columns: dict[str, str | None]) -> Iterator[Entry]:
-    """Yield the entries, with these columns in rows and objects that do not have them."""
     for number, at, content in entries:
         row = object_in(content) if isinstance(content, bytes) else content
         yield number, at, columns | row if isinstance(row, dict) else content
 
 
-Opened = tuple[File, Callable[[], int]]
-"""An open file, and what says how many bytes of it were read."""
-
-
 def file_chunks(
-    source: DocumentSource,
-    reading: Reading,
-    start: Place,
-    opening: AbstractContextManager[Opened],
-    *,
-    piped: bool = False,
+    source: DocumentSource, reading: Reading, start: Place, opening: Opening, *, piped: bool = False
 ) -> Iterator[ItemChunk]:
     """Yield the items of a file, wherever it is; ``piped``: one in each chunk."""
     chunker = Chunker(reading.shape_of(source.name), source.name, start, one_by_one=piped)
@@ -281,7 +260,7 @@ def file_chunks(
 
 
 @dataclass(slots=True)
-class FileSource:
+class FileSource(DocumentSource):
     """A file of any format, perhaps compressed; or a part of one that grows."""
 
     path: str
@@ -292,12 +271,11 @@ class FileSource:
     bounded: bool = False
     """Whether what comes after `size` is left out."""
     groups: range | None = None
-    """The row groups of a parquet file that are the part; None: all."""
     root: str = ""
-    """The folder that it was found in, out of which nothing leads that is there when it is opened; empty: none."""
+    """The folder that it was found in, out of which nothing leads when it is opened; empty: none."""
     _look: Look | None = field(default=None, init=False, compare=False)
 
-    def open(self) -> "BoundedFile":
+    def open(self) -> "_BoundedFile":
         """Open the file. Raises as `open_found`."""
         return open_found(self.path, self.root)
 
@@ -316,7 +294,7 @@ class FileSource:
 
     @property
     def kind(self) -> str:
-        """The kind of file as which its bytes are read as they are on disk; empty where they are packed or recoded."""
+        """The kind as which its bytes are read as they are on disk; empty where they are packed or recoded."""
         if self._look is None:
             self._look = Look()
             with suppress(OSError):
@@ -335,10 +313,6 @@ class FileSource:
     def part(self, entry: int, byte: int, end: int) -> "FileSource":
         """Return the part between two places of a file that grows; any other file whole."""
         return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
-
-    def signature(self) -> bytes:
-        """Return nothing: files are compared by content (`app.sources.source_changes`)."""
-        return b""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items."""
@@ -363,13 +337,13 @@ class FileSource:
             yield file, read_so_far
 
 
-def open_found(path: str, root: str) -> "BoundedFile":
+def open_found(path: str, root: str) -> "_BoundedFile":
     """Open a file; what was found in the folder ``root``, if it was, may meanwhile be something else.
 
     Raises OSError where it cannot be; or it was found, and is no regular file, or a link leads out of the folder.
     """
     try:
-        file = BoundedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if root else 0)))
+        file = _BoundedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if root else 0)))
     except FileNotFoundError as error:
         if not Path(path).is_symlink():
             raise
@@ -385,7 +359,7 @@ def open_found(path: str, root: str) -> "BoundedFile":
     raise OSError(errno.EXDEV, "it is no file of its folder any more: something was put in its place")
 
 
-class BoundedFile(FileIO):
+class _BoundedFile(FileIO):
     """A file up to some byte."""
 
     end = maxsize
@@ -395,7 +369,6 @@ class BoundedFile(FileIO):
         return super().readinto(memoryview(buffer)[: self._left()] if self.end < maxsize else buffer)
 
     def readall(self) -> bytes:
-        """Read all that is before the end."""
         return (self.read(self._left()) if self.end < maxsize else super().readall()) or b""
 
     def _left(self) -> int:
@@ -403,16 +376,12 @@ class BoundedFile(FileIO):
 
 
 @dataclass(frozen=True, slots=True)
-class StandardInput:
+class StandardInput(DocumentSource):
     """What is piped in. It is read once, so no run can continue in it; items come as soon as they are there."""
 
     reading: Reading
     name: str = "stdin"
     size: int = 0
-
-    def signature(self) -> bytes:
-        """Return nothing: there is only one standard input."""
-        return b""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items, one in each chunk."""
@@ -449,7 +418,7 @@ def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:
     return chunker.chunk([*chunker.rest, refused], 0, last=True)
 
 
-class GivenSource:
+class GivenSource(DocumentSource):
     """Items that a program makes, each sent as soon as it is made."""
 
     name = "given"
@@ -457,10 +426,6 @@ class GivenSource:
 
     def __init__(self, items: Iterable[Item | Refused]) -> None:
         self._items = items
-
-    def signature(self) -> bytes:
-        """Return nothing: no run can continue in it."""
-        return b""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items, one in each chunk."""

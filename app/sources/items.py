@@ -1,7 +1,8 @@
 """What a source is and what it yields, what every format promises, and the libraries that only some formats need."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
@@ -14,15 +15,12 @@ from tokenmill.errors import InputError
 from tokenmill.extras import how_to_install
 
 MEMORY_BYTES: Final = 256 << 20
-"""Memory that a file may demand by default: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28`
-all of it."""
+"""Memory that a file may demand by default: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28` all of it."""
 MAX_RECORD: Final = "max_record_bytes"
 """The setting that bounds a record, and so each entry of a file."""
 _CUT: Final = "…"
 ITEM_BYTES: Final = 200
 """Bytes that an item costs beside value and text, so that a million empty lines are bounded as well."""
-
-
 BEFORE: Final = b"\xef\xbb\xbf\x1e"
 """Bytes that may be before a JSON value: a byte order mark, and what begins a text of a sequence (RFC 7464)."""
 
@@ -62,9 +60,7 @@ class Item(NamedTuple):
 
     value: bytes
     text: str
-    """The document's text, which is somewhere in the value."""
     key: bytes | None = None
-    """The record's key; it decides the partition."""
     unnamed: bool = False
     """Whether it has no id of its own, though one was asked for, or there is something in its place."""
     needs_id: bool = False
@@ -78,10 +74,9 @@ class Refused(NamedTuple):
     """File and, where it has such, line, row or number of the record, for people."""
     why: str
     data: bytes = b""
-    """The data itself, for a dead letter; empty if it is too long, or no bytes."""
+    """For a dead letter; empty if it is too long, or no bytes."""
     broken: bool = False
-    """The source cannot be read to its end: it is truncated, damaged, or not what it should be. One refusal of it says
-    so, the first."""
+    """The source cannot be read to its end: it is truncated, damaged, or not what it should be. One refusal says so."""
     row: bool = False
     """Whether it is a line, row or record of its source; else it is all of it."""
     limit: str = ""
@@ -104,7 +99,6 @@ class FileSlice:
 
     path: str
     root: str
-    """The folder that the file was found in; empty: none."""
     begin: int
     length: int
     end: bytes = b""
@@ -126,11 +120,7 @@ class PlaceIds(NamedTuple):
     max_id_bytes: int
 
     def given(self, item: Item, where: Where) -> Item:
-        """Return the document with the place as its id.
-
-        The id stands at the end of the object, which is as it was otherwise: it counts although there may be a null, or
-        anything else that is no id, under its name before it.
-        """
+        """Return the document with its place as the id, at the end of the object: there it counts over any before."""
         end = b"," + orjson.dumps({self.id_field: fit_id(where_words(where), self.max_id_bytes)})[1:]
         value: bytes | FileSlice = item.value
         if isinstance(value, FileSlice):
@@ -161,11 +151,9 @@ class Unmet(NamedTuple):
     """Counts of documents that were read and are not as was asked for."""
 
     documents: int = 0
-    """Those that do not meet all conditions of ``--where``, and are left out."""
     without_field: int = 0
     """How many of these lack the field of the condition: all of them, where its name is misspelt."""
     unnamed: int = 0
-    """Those that have no id of their own (`Item.unnamed`)."""
 
 
 class Place(NamedTuple):
@@ -185,7 +173,6 @@ class ItemChunk(NamedTuple):
 
     items: list[Item | Refused]
     after: Place
-    """Where the next chunk begins."""
     bytes_read: int
     """Bytes read of the file on disk, for progress; 0 where that is unknown."""
     size: int
@@ -193,12 +180,10 @@ class ItemChunk(NamedTuple):
     last: bool = False
     unmet: Unmet = Unmet()
     numbers: Sequence[int] = ()
-    """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
-    none where they are not counted. A refusal that says why the source ends has none."""
+    """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document."""
     name: str = ""
-    """Of the source in which the numbers count."""
     ids: PlaceIds | None = None
-    """Gives documents their places as ids; None: nothing in this source has a place that is found again."""
+    """None: nothing in this source has a place that is found again."""
 
     @property
     def memory(self) -> int:
@@ -227,7 +212,8 @@ class DocumentSource(Protocol):
         """Bytes on disk; 0 if unknown."""
 
     def signature(self) -> bytes:
-        """Return bytes that change when the content does; for sources that are no files."""
+        """Return bytes that change when the content does; none for files, compared by it, and what is read once."""
+        return b""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items after ``start``, which is the end of a chunk, or the beginning.
@@ -249,16 +235,13 @@ class Bad(NamedTuple):
 
     why: str
     data: bytes = b""
-    """The data itself, if it is not too long."""
     broken: bool = False
     """The file cannot be read to its end, or not in one part."""
     limit: str = ""
-    """The setting over whose limit it is, as of `Refused`."""
 
 
 Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | Item | Refused | Unmet | None
-"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted. Or what
-another process has made of such."""
+"""The bytes of a JSON value, a row, a text, what cannot be used, or nothing; or what another process made of such."""
 
 Entry: TypeAlias = tuple[int, int, Content]
 """Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
@@ -269,7 +252,6 @@ class File:
     """An open file."""
 
     name: str
-    """Name for messages and ids."""
     stream: "BufferedReader[Any]"
     """Its bytes, decompressed, from the start."""
     path: str | None = None
@@ -282,6 +264,11 @@ class File:
     """Where a part of a table begins: between its first line and this, nothing is read."""
     groups: range | None = None
     """The row groups of a parquet file that are read; None: all."""
+
+
+Opened: TypeAlias = tuple[File, Callable[[], int]]
+"""An open file, and what says how many bytes of it were read."""
+Opening: TypeAlias = AbstractContextManager[Opened]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +284,6 @@ class Ways:
     separator: str | None = None
     """Between the documents of a text; None: it is one."""
     extract: bool = False
-    """Whether the text of HTML pages in WARC files is extracted."""
     unpack_memory: int = MEMORY_BYTES
     """Memory that a file may demand of who decompresses and decodes it."""
 
@@ -309,7 +295,6 @@ class Needs(Ways):
     limit: int
     """Bytes of the largest record: a larger entry is `Bad`, and is not held in memory."""
     texts: tuple[str, ...] = ()
-    """Fields of which one holds the text."""
     columns: frozenset[str] | None = None
     """The only columns that matter; None: all do."""
 
@@ -337,19 +322,15 @@ class Format(Protocol):
     """A way to read a file's entries."""
 
     def __call__(self, file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-        """Yield the entries after ``start``, in order, in bounded memory.
+        """Yield the entries after ``start``, in order, in bounded memory: they depend on file and ``needs`` alone.
 
-        They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
-        What cannot be used is yielded as `Bad` and harms no other entry; where more than one entry is lost with it,
-        it is ``broken``. Errors of the stream (`DAMAGE` in `encodings`) are not caught.
+        What cannot be used is yielded as `Bad` and harms no other entry; where more than one entry is lost with it, it
+        is ``broken``. Errors of the stream (`DAMAGE` in `encodings`) are not caught.
         """
 
 
 def library(module: str, extra: str, purpose: str) -> Any:
-    """Return the imported module.
-
-    Raises InputError where it is not installed; says which extra of TokenMill brings it.
-    """
+    """Return the imported module. Raises InputError where it is not installed; says which extra brings it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -32,21 +32,19 @@ _STANDARD_ERROR: Final = 2
 BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
 BATCH_BYTES: Final = 1 << 17
-"""Bytes of these rows, where they are large."""
 CALL_SECONDS: Final = 600.0
 """How long a call of the function may take by default: the first call may load a large model."""
 
 
-class ProcessEnded(NamedTuple):
+class _ProcessEnded(NamedTuple):
     """Instead of an answer: the process has ended."""
 
-    row: int
-    """Number of the row, in the list that was given, that the function was working on."""
+    row: int  # in the list that was given, the one that the function was working on
     why: str
     hung: bool = False
 
 
-class MapProcess:
+class _MapProcess:
     """A process that runs a function; at most one list of rows is with it. It ends when this process does."""
 
     def __init__(self, name: str, *, listed: bool) -> None:
@@ -74,12 +72,10 @@ class MapProcess:
         os.close(counter)
         self._started = False
 
-    def run(self, rows: Sequence[bytes], seconds: float, *, alone: bool = False) -> list[Made] | ProcessEnded:
-        """Return what the function makes of pickled rows, in order.
+    def run(self, rows: Sequence[bytes], seconds: float, *, alone: bool = False) -> list[Made] | _ProcessEnded:
+        """Return what the function makes of pickled rows, in order; ``alone``: it gets each in a list of its own.
 
-        ``alone``: a function that takes lists gets each row in a list of its own. Returns `ProcessEnded`, and the
-        process is gone, if the function ends it, or does not return from a call for so many seconds. Raises InputError
-        where the process cannot import the function.
+        Returns `_ProcessEnded`, and the process is gone, if the function ends it, or takes longer than ``seconds``.
         """
         self._count[:] = bytes(COUNT_BYTES)
         try:
@@ -93,13 +89,12 @@ class MapProcess:
                     row, since = self._row, now
                 elif now - since > seconds:
                     self.kill()
-                    return ProcessEnded(row, f"it has not returned for {seconds:g} seconds", hung=True)
+                    return _ProcessEnded(row, f"it has not returned for {seconds:g} seconds", hung=True)
             return pickle.loads(self._pipe.recv_bytes())  # type: ignore[no-any-return] # noqa: S301 - ours
         except (EOFError, OSError):
-            return ProcessEnded(self._row, self._how_it_ended())
+            return _ProcessEnded(self._row, self._how_it_ended())
 
     def kill(self) -> None:
-        """End the process, whatever it is doing."""
         self._process.kill()
         self._process.wait()
 
@@ -107,10 +102,10 @@ class MapProcess:
     def _row(self) -> int:
         return int.from_bytes(self._count[:], sys.byteorder)
 
-    def _start(self) -> ProcessEnded | None:
+    def _start(self) -> _ProcessEnded | None:
         if not self._pipe.poll(START_SECONDS):
             self.kill()
-            return ProcessEnded(0, f"it could not be imported in {START_SECONDS:g} seconds", hung=True)
+            return _ProcessEnded(0, f"it could not be imported in {START_SECONDS:g} seconds", hung=True)
         if why := self._pipe.recv_bytes():
             raise InputError(why.decode())
         self._started = True
@@ -143,10 +138,8 @@ class _Packed(NamedTuple):
 
     number: int
     at: int
-    row: bytes | None
-    """None: the function is not called."""
+    row: bytes | None  # None: the function is not called
     content: Content = None
-    """The entry's content in that case."""
 
     @classmethod
     def of(cls, entry: Entry) -> "_Packed":
@@ -162,12 +155,10 @@ class _Packed(NamedTuple):
 
     @property
     def memory(self) -> int:
-        """Bytes that it takes, roughly."""
         kept = len(self.content.data) if isinstance(self.content, (Bad, Text)) else 0
         return len(self.row or b"") + kept + ITEM_BYTES
 
     def with_made(self, made: Made) -> Entry:
-        """Return the entry that the function made of it."""
         content: Content
         if isinstance(made, Wrong):
             row = pickle.loads(self.row or b"")  # noqa: S301 - ours
@@ -188,19 +179,17 @@ class _Sent(NamedTuple):
 class Mapping:
     """A function, given as ``module:function``, and the processes that run it.
 
-    It is called with each row as a dict (a JSON object, the fields of a row, ``{"text": …}``) and returns a dict, a
-    text, or None for what is not wanted; or, if ``batch`` is given, with a list of so many rows at most, and returns
-    a list of as many of these. It must give the same answer for a row each time, whatever other rows are in the list.
-    What it raises is a refusal of its row.
+    It is called with each row as a dict and returns a dict, a text, or None for what is not wanted; or, if ``batch`` is
+    given, with a list of so many rows at most, and returns a list of as many of these. It must give the same answer for
+    a row each time, whatever others are in the list. What it raises is a refusal of its row.
     """
 
     def __init__(
         self, name: str, processes: int | None = None, batch: int | None = None, seconds: float = CALL_SECONDS
     ) -> None:
-        """Import the function once, to check that it exists.
+        """Import the function once, to check that it exists; InputError where it does not.
 
-        Without a number of ``processes`` there is one for each physical core. A call may take ``seconds``. Raises
-        InputError where there is no such function.
+        Without a number of ``processes`` there is one for each physical core. A call may take ``seconds``.
         """
         self.name = name
         self.batch = batch
@@ -211,19 +200,18 @@ class Mapping:
         # A thread for each process: it knows what its process is doing, and makes another one should it end.
         self._threads = ThreadPoolExecutor(self._processes, thread_name_prefix="produce-map")
         self._own = local()
-        self._running: set[MapProcess] = set()
+        self._running: set[_MapProcess] = set()
         self._lock = Lock()
         self._closed = False
 
     def of(self, entries: Iterator[Entry], *, name: str = "the source", piped: bool = False) -> Iterator[Entry]:
         """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
 
-        ``name`` is the name of their source in messages. A thread reads them, far enough ahead that each process has
-        something to do; large rows take no more memory than small ones. Where they are ``piped``, each goes to a
-        process as soon as it is there, and is yielded without waiting for the next one: a pipe may pause.
+        A thread reads them ahead, so far that each process has something to do. Where they are ``piped``, each goes to
+        a process as soon as it is there, and is yielded without waiting for the next one: a pipe may pause.
 
         Raises InputError where a process died while it ran the function, twice, or the function does not return; names
-        the row. All batches before that row's are yielded.
+        the row of the source ``name``. All batches before that row's are yielded.
         """
         packed = map(_Packed.of, entries)
         batches = self._at_hand(packed) if piped else self._full(packed)
@@ -245,15 +233,14 @@ class Mapping:
             yield _Sent(self._threads.submit(self._made, batch, name), size)
 
     def _made(self, batch: list[_Packed], name: str) -> list[Entry]:
-        """Return what becomes of a batch; runs in one of the threads."""
         asked = [packed for packed in batch if packed.row is not None]
         rows = [packed.row or b"" for packed in asked]
         made = self._run(rows, alone=False) if rows else []
-        if isinstance(made, ProcessEnded) and (self.batch is not None or not made.hung):
+        if isinstance(made, _ProcessEnded) and (self.batch is not None or not made.hung):
             # Once more: the system may have ended it because others took the memory. A list is tried row by row, which
             # shows the row that does it. What hung on a single row is not tried again.
             made = self._run(rows, alone=True)
-        if isinstance(made, ProcessEnded):
+        if isinstance(made, _ProcessEnded):
             number = asked[min(made.row, len(asked) - 1)].number
             where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
             raise InputError(
@@ -266,22 +253,22 @@ class Mapping:
             for packed in batch
         ]
 
-    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | ProcessEnded:
+    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | _ProcessEnded:
         process = self._process()
         made = process.run(rows, self._seconds, alone=alone)
-        if isinstance(made, ProcessEnded):
+        if isinstance(made, _ProcessEnded):
             with self._lock:
                 self._running.discard(process)
             self._own.process = None
         return made
 
-    def _process(self) -> MapProcess:
-        process: MapProcess | None = getattr(self._own, "process", None)
+    def _process(self) -> _MapProcess:
+        process: _MapProcess | None = getattr(self._own, "process", None)
         with self._lock:
             if self._closed:
                 raise CancelledError
             if process is None:
-                process = self._own.process = MapProcess(self.name, listed=self.batch is not None)
+                process = self._own.process = _MapProcess(self.name, listed=self.batch is not None)
                 self._running.add(process)
         return process
 

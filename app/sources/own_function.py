@@ -1,7 +1,6 @@
-"""Somebody's own function, called on rows: the side of ``--map`` that runs in a process of its own.
+"""Somebody's own function, called on rows: the side of ``--map`` in processes of its own (`app.sources.mapping`).
 
-It imports little, for there are as many such processes as cores, and each imports it
-(`app.sources.mapping`).
+It imports little, for there are as many such processes as cores, and each imports it.
 """
 
 import mmap
@@ -77,7 +76,8 @@ def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
         what = f"{len(answers)} of them" if isinstance(answers, (list, tuple)) else type(answers).__name__
         answers = [Wrong(f"it was given a list of {len(rows)} and returned {what}, not a list of as many")] * len(rows)
     for place, answer in zip(rows, answers, strict=True):
-        made[place] = _answer(answer)
+        good = answer is None or isinstance(answer, (dict, str, Wrong))
+        made[place] = answer if good else Wrong(f"it returned {type(answer).__name__}, not a dict, a text or None")
     return made
 
 
@@ -113,12 +113,6 @@ def _fields(row: bytes | dict[str, Any]) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError("not a JSON object")
     return found
-
-
-def _answer(made: Any) -> Made:
-    if made is None or isinstance(made, (dict, str, Wrong)):
-        return made
-    return Wrong(f"it returned {type(made).__name__}, not a dict, a text or None")
 
 
 def _raised(error: Exception) -> Wrong:

@@ -1,48 +1,36 @@
-"""From the paths of a command to sources: files, folders, patterns, standard input, data sets.
+"""From the paths of a command to sources: files, folders, patterns, zip archives, standard input, data sets.
 
-Others may have filled a folder: a pipe there would block for ever, a device may never end, and a link may lead to files
-that were never meant to be sent. So only regular files are read from it; everything else is named and left out.
+Others may have filled a folder or an archive: a pipe there would block for ever, a device may never end, and a link may
+lead to what was never meant to be sent. So only regular files are read from it; all else is named and left out.
 """
 
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from glob import glob
 from pathlib import Path
 from typing import Final
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from tokenmill.errors import InputError
 
-from .archives import ZIP, ZipMember, zip_sources
+from .contents import BEGIN_BYTES, data_among, is_about_data, table_above, why_foreign, why_no_rows, without_pointers
 from .datasets import HUB, DatasetSource, is_dataset
-from .encodings import suffixes_of
-from .file_sources import (
-    STDIN,
-    STDIN_NUMBER,
-    FileSource,
-    Reading,
-    StandardInput,
-    Unreadable,
-)
-from .foreign_folders import is_about_data, table_above, why_no_rows, without_pointers
+from .encodings import DAMAGE, in_steps, suffixes_of
+from .file_sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput, Unreadable, file_chunks, open_found
 from .formats import kind_of, require
 from .formats.web_pages import EXTRACT
-from .items import DocumentSource, library, readable
+from .items import DocumentSource, File, ItemChunk, Opened, Place, library, readable
 from .remote import RemoteFile, is_remote, remote_sources
 
 WILD: Final = re.compile(r"[*?\[]")
-"""What makes a path a pattern."""
 ANY_DEPTH: Final = "**"
-"""The part of a pattern that matches any number of folders."""
-KINDS: Final = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _Place = tuple[int, int]
 
 
@@ -56,10 +44,7 @@ class FolderWalk:
     """Messages for people: what was found and is not read, and why."""
 
     def folder(self, path: str) -> Iterator[str]:
-        """Yield all files in a folder and the folders in it, folders and files by name.
-
-        A link to a file of the folder is a file. A link to a folder of it is not followed: its files are there anyway.
-        """
+        """Yield all files in a folder and those in it, by name; no link to another folder of it is followed."""
         root, seen = os.path.realpath(path), {_place(path)}
         waiting = [Path(path)]  # no recursion: folders may be nested as deep as paths can be long
         while waiting:
@@ -68,7 +53,6 @@ class FolderWalk:
             waiting += [one for one in reversed(folders) if self._enters(one, root, seen)]
 
     def _listed(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Return the files and folders in a folder, by name; a link is what it leads to."""
         try:
             names = without_pointers(os.listdir(folder))  # noqa: PTH208 - names alone
         except OSError as error:
@@ -93,10 +77,7 @@ class FolderWalk:
         return True
 
     def matches(self, pattern: str) -> Iterator[str]:
-        """Yield the files that a pattern matches, and those in folders that it matches, by name.
-
-        All of them are in the folder that the pattern begins with, up to the first part with a wildcard.
-        """
+        """Yield the files that a pattern matches, and those in folders that it matches, by name."""
         root, wild = _fixed_part(pattern)
         if ANY_DEPTH in wild:
             # Not the library's, which goes through links to folders: two loops, and it never comes back.
@@ -144,7 +125,6 @@ def _fixed_part(pattern: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
-    """Return whether the path of these parts matches, or a folder above it does."""
     if not wild:
         return True
     if wild[0] == ANY_DEPTH:
@@ -164,18 +144,110 @@ def _place(path: str) -> _Place | None:
     return status.st_dev, status.st_ino
 
 
+ZIP: Final = ".zip"
+_METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
+"""Methods of compression of which the library decompresses only as much as is asked for. Of others it makes, at once,
+all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
+
+
+def zip_sources(path: str, reading: Reading, root: str = "") -> Iterator[DocumentSource]:
+    """Yield the members that are no folders, by name; an archive that cannot be read is one source, which says so."""
+    try:
+        listed = _archive(path, root).infolist()
+    except (*DAMAGE, ValueError, NotImplementedError) as error:  # names in no encoding; parts on several disks
+        begin = b""
+        with suppress(OSError), open_found(path, root) as file:
+            begin = file.read(BEGIN_BYTES) or b""
+        foreign = "" if begin.startswith(b"PK") else why_foreign(begin)  # it may only have the name of an archive
+        yield Unreadable(readable(path), foreign or f"no zip archive, or damaged: {error}")
+        return
+    data, tables = data_among([info.filename for info in listed])
+    for name, table in tables.items():
+        yield Unreadable(f"{readable(path)}!{readable(name)}", why_no_rows(table))
+    members = [info for info in listed if info.filename in data and not info.is_dir()]
+    for info in sorted(members, key=lambda info: (info.filename, info.header_offset)):
+        yield _ZipMember(path, info, reading, root)
+
+
+@dataclass(frozen=True, slots=True)
+class _ZipMember:
+    """A file in an archive, perhaps compressed once more: decompressed while it is read, never unpacked."""
+
+    archive: str
+    info: ZipInfo
+    reading: Reading
+    root: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{readable(self.archive)}!{readable(self.info.filename)}"
+
+    @property
+    def size(self) -> int:
+        return self.info.compress_size
+
+    def signature(self) -> bytes:
+        return b"%d %d" % (self.info.CRC, self.info.file_size)
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        return file_chunks(self, self.reading, start, self._opened())
+
+    @contextmanager
+    def _opened(self) -> Iterator[Opened]:
+        if why := _hindrance(self.info):
+            raise BadZipFile(why)
+        try:
+            opened = _archive(self.archive, self.root).open(self.info)
+        except (ValueError, NotImplementedError, RuntimeError) as error:  # its own head says other than the table
+            raise BadZipFile(str(error)) from error
+        with opened as member:
+            file = File(self.name, in_steps(member))
+
+            def read_so_far() -> int:
+                share = member.tell() / max(1, self.info.file_size) if file.share is None else file.share
+                return int(share * self.size)
+
+            yield file, read_so_far
+
+
+def _archive(path: str, root: str) -> ZipFile:
+    """Return an archive as it is now: if it changes meanwhile, its old table is not used."""
+    status = Path(path).stat()
+    return _opened(path, root, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@lru_cache(16)  # beside those of which a member is read
+def _opened(path: str, root: str, _size: int, _modified: int, _changed: int) -> ZipFile:
+    """Return the archive, whose table of members is read once; it is closed when no reference is left."""
+    with open_found(path, root) as file:
+        return ZipFile(f"/proc/self/fd/{file.fileno()}" if root else path)
+
+
+def _hindrance(info: ZipInfo) -> str:
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+        return "a link, or no regular file: unpack the archive, and name the folder"
+    if info.flag_bits & 1:  # of the member (APPNOTE.TXT, 4.4.4)
+        return "it is encrypted: unpack it with its password, and name the file"
+    if info.compress_type not in _METHODS:
+        how = "only 0 and 8 can be read: unpack it, and name the file"
+        return f"it is compressed by method {info.compress_type}, {how}"
+    if Path(info.filename).suffix.lower() == ZIP:
+        return "an archive in an archive: unpack it, and name the file"
+    return ""
+
+
 def find_sources(
     paths: Sequence[str], reading: Reading, split: str | None = None, walk: FolderWalk | None = None
 ) -> list[DocumentSource]:
     """Return the sources: the paths in order, inside folders and patterns by name.
 
-    A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with a
-    dot), a pattern (``data/**/*.jsonl``), an object or a prefix of them (``s3://``, ``gs://``), a file of a web server
-    (``https://``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote; ``split`` is for these), or
-    ``-`` for standard input. What is named may be a pipe. What is merely found in a folder, or by a pattern, is left
-    out where it is no regular file, or leads out of the folder by a link: ``walk`` says whether such links are
-    followed, and afterwards what was left out. Raises InputError where a path does not exist, a pattern matches
-    nothing, standard input is a terminal, or is given twice; or a library is missing that a format needs.
+    A path is a file, a zip archive, a folder (read recursively), a pattern (``data/**/*.jsonl``), an object or a prefix
+    of them (``s3://``, ``gs://``), a file of a web server (``https://``), a data set (``hf://name``, or a folder that
+    ``save_to_disk`` wrote; ``split`` is for these), or ``-`` for standard input. What is named may be a pipe. ``walk``
+    says whether links out of a folder are followed, and afterwards what was found there and left out.
+
+    Raises InputError where a path does not exist, a pattern matches nothing, standard input is a terminal, or is given
+    twice; or a library is missing that a format needs.
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")
@@ -183,7 +255,7 @@ def find_sources(
         library("resiliparse.parse.html", EXTRACT, "--extract")
     walk = walk or FolderWalk()
     sources = [source for path in paths for source in _sources(path, reading, split, walk)]
-    files = (source.name for source in sources if isinstance(source, FileSource | ZipMember | RemoteFile))
+    files = (source.name for source in sources if isinstance(source, FileSource | _ZipMember | RemoteFile))
     require({kind_of(suffixes_of(name)[0], reading.choice) for name in files})
     return sources
 

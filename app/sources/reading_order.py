@@ -1,9 +1,9 @@
 """The order in which the documents of a run are read, whatever the number of its files.
 
 The files are dealt to `READERS` lanes: the n-th file goes to lane n modulo their number. A lane reads its files one
-after the other, in chunks, in a thread of its own. The lanes take turns, one chunk each; a lane that has come to its
-end is left out. Where a chunk ends depends on its file alone (`Chunker` in `app.sources.file_sources`). So
-the order is a function of the sources and the options, and an `OrderState` is enough to continue between two chunks.
+after the other, in chunks, in a thread of its own. The lanes take turns, one chunk each; one that has ended is left
+out. Where a chunk ends depends on its file alone (`Chunker` in `app.sources.file_sources`). So the order is a function
+of the sources and the options, and an `OrderState` is enough to continue between two chunks.
 """
 
 import asyncio
@@ -24,15 +24,12 @@ WAIT_SECONDS: Final = 0.05
 """How long to wait for a chunk before sending what was read: long beside reading a chunk, short for a person."""
 
 
-class Sized(Protocol):
-    """A piece that knows how much memory it takes."""
-
+class _Sized(Protocol):
     @property
-    def memory(self) -> int:
-        """Bytes, roughly."""
+    def memory(self) -> int: ...  # bytes, roughly
 
 
-T = TypeVar("T", bound=Sized)
+T = TypeVar("T", bound=_Sized)
 D = TypeVar("D")
 
 
@@ -43,7 +40,6 @@ class ReadAhead(Generic[T]):
     """
 
     def __init__(self, pieces: Iterator[T], most: int = AHEAD_BYTES) -> None:
-        """Read ``pieces``, ``most`` bytes ahead and one piece more."""
         self._most = most
         self._pieces = pieces
         self._ready: deque[T] = deque()
@@ -75,10 +71,7 @@ class ReadAhead(Generic[T]):
             return self._take()
 
     async def take(self, seconds: float | None) -> T | None:
-        """Return the next piece, waiting for it up to ``seconds``; None if it has not come, or the source has ended.
-
-        Raises Exception: what reading the source raised, after all pieces before it.
-        """
+        """Return the next piece within ``seconds``, or None; raises what reading raised, after all pieces before it."""
         return self.take_now() or await asyncio.to_thread(self.wait, seconds)
 
     def wait(self, seconds: float | None) -> T | None:
@@ -121,7 +114,7 @@ class LaneState(NamedTuple):
     """The position of a lane."""
 
     file: int
-    """Number of the source; the number of sources or more where the lane has come to its end."""
+    """Number of the source; the number of sources or more at the lane's end."""
     place: Place
 
 
@@ -159,10 +152,8 @@ class ReadingOrder:
         self._sources = sources
         self._state = start
         self._lanes = [ReadAhead(self._pieces(lane)) for lane in start.lanes]
-        self._read = [0] * len(sources)
-        for source, lane in ((number, number % len(start.lanes)) for number in range(len(sources))):
-            if source < start.lanes[lane].file:
-                self._read[source] = sources[source].size
+        files = [start.lanes[number % len(start.lanes)].file for number in range(len(sources))]
+        self._read = [one.size if number < files[number] else 0 for number, one in enumerate(sources)]
         self._bytes_read = sum(self._read)
         self._stack = ExitStack()
 

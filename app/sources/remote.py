@@ -1,10 +1,7 @@
 """Objects of stores and web servers as sources: ``s3://``, ``gs://``, ``https://``; never kept on disk.
 
-An object is what it was as long as its entity tag and size (without a tag, its time) are the same. Each request is held
-against these: an object that changes while it is read ends the run, and one that changed between two calls is named.
-
-A web server may send us elsewhere. That is followed on the same host alone: what another one has, one of this machine's
-network for example, was not asked for.
+An object is what it was as long as its entity tag (or time) and size are the same. Each request is held against these:
+an object that changes while it is read ends the run, and one that changed between two calls is named.
 """
 
 import http.client
@@ -25,10 +22,10 @@ from urllib.parse import quote, unquote, urlsplit
 from tokenmill.errors import InputError
 
 from ..backoff import Backoff
+from .contents import data_among, why_no_rows
 from .encodings import BUFFER_BYTES, Made
-from .file_sources import Opened, Reading, Unreadable, file_chunks
-from .foreign_folders import data_among, why_no_rows
-from .items import File, ItemChunk, Place, first_line, library
+from .file_sources import Reading, Unreadable, file_chunks
+from .items import File, ItemChunk, Opened, Place, first_line, library
 
 SCHEMES: Final = ("s3://", "gs://", "https://", "http://")
 EXTRA: Final = "remote"
@@ -44,8 +41,8 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
     """Return the objects that an address names, by name.
 
     An address that ends with a slash is a prefix, of all objects below it that hold data (`data_among`). With ``*``,
-    ``?`` or ``[`` it is a pattern, whose ``*`` also matches slashes. Web servers have no lists: theirs is one file.
-    Raises InputError where there is no such object; the store does not answer, or refuses; the library is missing.
+    ``?`` or ``[`` it is a pattern, whose ``*`` also matches slashes. Raises InputError where there is no such object;
+    the store does not answer, or refuses; the library is missing.
     """
     try:
         parts = urlsplit(address)
@@ -64,8 +61,8 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
     tables: dict[str, str] = {}
     wild = not web and next((at for at, letter in enumerate(key) if letter in "*?["), None)
     try:
-        store = WebServer(origin) if web else _ObjectStore(origin)
-        if isinstance(store, WebServer) or (wild is None and key and not key.endswith("/")):
+        store = _WebServer(origin) if web else _ObjectStore(origin)
+        if isinstance(store, _WebServer) or (wild is None and key and not key.endswith("/")):
             found = [(key, store.version(key))]
         else:
             prefix = key if wild is None else key[:wild].rpartition("/")[0]
@@ -77,10 +74,8 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
     if not found and not tables:
         raise InputError(f"{address}: matches nothing; check the address")
     refused = [Unreadable(f"{origin}/{name}", why_no_rows(table)) for name, table in tables.items()]
-    return [
-        *refused,
-        *(RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)),
-    ]
+    files = [RemoteFile(f"{origin}/{path}", store, path, version, reading) for path, version in sorted(found)]
+    return [*refused, *files]
 
 
 TRIES: Final = 5
@@ -89,34 +84,32 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
 """Seconds between two tries, doubled each time."""
 WEB_ERRORS: Final = (OSError, http.client.HTTPException)
-"""What reading raises where a server does not answer, or refuses."""
 
 
-class Version(NamedTuple):
+class _Version(NamedTuple):
     """What distinguishes one version of an object, or of a file of a server, from another."""
 
     size: int
-    tag: str
-    """Its entity tag, or else its time."""
+    tag: str  # its entity tag, or else its time
 
     @classmethod
-    def of(cls, size: int, tag: str | None, time: datetime | None) -> "Version":
+    def of(cls, size: int, tag: str | None, time: datetime | None) -> "_Version":
         """Return the version; some servers leave the tag's quotes out in lists, and nowhere else."""
         if not tag:
             return cls(size, "" if time is None else time.isoformat())
         return cls(size, tag if tag.endswith('"') else f'"{tag}"')
 
 
-class RemoteAnswer(NamedTuple):
-    """An object, or a file of a server: which version of it, and its bytes from some byte on."""
+class _Answer(NamedTuple):
+    """Which version there is of an object, or of a file of a server, and its bytes from some byte on."""
 
-    version: Version
+    version: _Version
     begin: int
     pieces: Iterator[Any]
 
 
 class SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows a server that sends us elsewhere on the same host; from HTTP to HTTPS, too."""
+    """Follows a server that sends us elsewhere on its host, or to HTTPS: what others have was not asked for."""
 
     def redirect_request(  # noqa: PLR0917 - the library's signature
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -134,24 +127,23 @@ class SameHost(urllib.request.HTTPRedirectHandler):
         return found
 
 
-class WebServer:
-    """A web server, of which files are asked for by their names."""
+class _WebServer:
+    """A web server, of which files are asked for by their names.
+
+    What is asked raises InputError where it sends us to another host, or does not say how long a file is; and OSError
+    or HTTPException where it does not answer, or refuses.
+    """
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._opener = urllib.request.build_opener(SameHost)
 
-    def version(self, path: str) -> Version:
-        """Return which version of a file there is.
-
-        Raises InputError where it sends us to another host, or does not say how long the file is; and OSError or
-        HTTPException where it does not answer, or refuses.
-        """
+    def version(self, path: str) -> _Version:
         with self._opened(path, "HEAD") as response:
             return self._answer(response, path).version
 
-    def read(self, path: str, begin: int) -> RemoteAnswer:
-        """Return a file from a byte on, or from its first one where the server knows no ranges. Raises as `version`."""
+    def read(self, path: str, begin: int) -> _Answer:
+        """Return a file from a byte on, or from its first one where the server knows no ranges."""
         return self._answer(self._opened(path, "GET", begin), path)
 
     def _opened(self, path: str, method: str, begin: int = 0) -> Any:
@@ -169,7 +161,7 @@ class WebServer:
             time.sleep(backoff.next())
         raise AssertionError  # the last try returns or raises
 
-    def _answer(self, response: Any, path: str) -> RemoteAnswer:
+    def _answer(self, response: Any, path: str) -> _Answer:
         headers = response.headers
         unit, _, ranges = headers.get("Content-Range", "").partition(" ")
         part, _, whole = ranges.partition("/")
@@ -183,7 +175,7 @@ class WebServer:
             changed = parsedate_to_datetime(headers.get("Last-Modified", ""))
         except ValueError:
             changed = None
-        return RemoteAnswer(Version.of(size, headers.get("ETag"), changed), begin, _pieces(response, int(length)))
+        return _Answer(_Version.of(size, headers.get("ETag"), changed), begin, _pieces(response, int(length)))
 
 
 def _pieces(response: Any, left: int) -> Iterator[bytes]:
@@ -204,21 +196,19 @@ class _ObjectStore:
         with self._errors():
             self._store = library("obstore.store", EXTRA, PURPOSE).from_url(origin)
 
-    def version(self, path: str) -> Version:
+    def version(self, path: str) -> _Version:
         with self._errors():
             return _version(self._library.head(self._store, path))
 
-    def below(self, prefix: str) -> list[tuple[str, Version]]:
-        """Return the objects below a prefix."""
+    def below(self, prefix: str) -> list[tuple[str, _Version]]:
         with self._errors():
             pages = list(self._library.list(self._store, prefix.rstrip("/") or None))
         return [(str(meta["path"]), _version(meta)) for page in pages for meta in page]
 
-    def read(self, path: str, begin: int) -> RemoteAnswer:
-        """Return an object from a byte on."""
+    def read(self, path: str, begin: int) -> _Answer:
         with self._errors():
             answer = self._library.get(self._store, path, options={"range": {"offset": begin}} if begin else {})
-            return RemoteAnswer(_version(answer.meta), begin, self._pieces(answer))
+            return _Answer(_version(answer.meta), begin, self._pieces(answer))
 
     def _pieces(self, answer: Any) -> Iterator[Any]:
         with self._errors():
@@ -232,8 +222,8 @@ class _ObjectStore:
             raise OSError(first_line(error)) from error
 
 
-def _version(meta: Any) -> Version:
-    return Version.of(int(meta["size"]), meta["e_tag"], meta["last_modified"])
+def _version(meta: Any) -> _Version:
+    return _Version.of(int(meta["size"]), meta["e_tag"], meta["last_modified"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +231,9 @@ class RemoteFile:
     """A file of any format, perhaps compressed, behind an address."""
 
     name: str
-    store: "WebServer | _ObjectStore"
+    store: "_WebServer | _ObjectStore"
     path: str
-    version: Version
+    version: _Version
     reading: Reading
 
     @property
@@ -256,10 +246,7 @@ class RemoteFile:
         return f"{self.version.tag} {self.version.size}".encode()
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield the file's items.
-
-        Raises InputError where the store does not answer any more, or the object is another one now.
-        """
+        """Yield the file's items. Raises InputError where the store is away, or the object is another one now."""
         remote = _RemoteStream(self)
         opened: Opened = (File(self.name, BufferedReader(remote, BUFFER_BYTES)), lambda: remote.furthest)
         return file_chunks(self, self.reading, start, nullcontext(opened))
@@ -270,8 +257,7 @@ class _RemoteStream(Made):
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
-        self.furthest = 0
-        """Bytes up to the furthest that was read."""
+        self.furthest = 0  # bytes up to the furthest that was read
         super().__init__(None, lambda _: self._from(0))
 
     def seek(self, offset: int, whence: int = SEEK_SET) -> int:

@@ -1,8 +1,7 @@
 """What a run knows of its sources, and how they have changed since: judged by content, never by time.
 
 A run notes the length of each source, and a hash of that much. Later a source is the same, a file of lines that only
-grew, or another one; a file that was renamed is recognized by its content.
-Only `look_at_sources` reads files.
+grew, or another one; a file that was renamed is recognized by its content. Only `look_at_sources` reads files.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +21,7 @@ from .reading_order import READERS
 PIECE_BYTES: Final = 1 << 20
 NO_LINES: Final = -1
 UNREADABLE: Final = "error"
-"""Instead of the digest of a file that cannot be read; the system's error number follows."""
+"""Instead of the digest of a file that cannot be read, with the system's error number."""
 SHOWN: Final = 5
 """Changes that a message names; the others are counted."""
 
@@ -39,40 +38,35 @@ class KnownSource(NamedTuple):
     size: int
     """Bytes that belong to the run."""
     modified: int
-    """Time of the last change, in nanoseconds: while it and the size are the same, the content is not read again."""
+    """In nanoseconds: while this and the size are the same, the content is not read again."""
     digest: str
-    """Hash of the content up to `size`."""
     lines: int = NO_LINES
     """Line ends up to `size`; `NO_LINES` where the source is no file of lines."""
     ended: bool = True
-    """Whether the last line has its end."""
     entry: int = 0
     """Lines that earlier parts of the run have sent."""
     byte: int = 0
-    """Where these lines end."""
     sent_now: bool = True
     """Whether this part of the run sends what is between `byte` and `size`."""
 
 
-class FilePrefix(NamedTuple):
-    """A file up to some byte."""
+class _FilePrefix(NamedTuple):
+    """A file up to some byte, and the next two bytes."""
 
     digest: str
     lines: int
     ended: bool
     goes_on_with: bytes
-    """The next two bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLook:
+class _SourceLook:
     """A source as it is now."""
 
     seen: KnownSource
-    cuts: Mapping[int, FilePrefix] = field(default_factory=dict)
+    cuts: Mapping[int, _FilePrefix] = field(default_factory=dict)
     """By size: the file up to where a run knew a source to end."""
-    unchanged: bool = False
-    """Size and time are what the run knows; the content was not read."""
+    unchanged: bool = False  # size and time are what the run knows; the content was not read
 
 
 class SourceChange(NamedTuple):
@@ -81,7 +75,6 @@ class SourceChange(NamedTuple):
     kind: ChangeKind
     name: str
     text: str
-    """For people."""
 
 
 class SourceComparison(NamedTuple):
@@ -89,8 +82,7 @@ class SourceComparison(NamedTuple):
 
     changes: list[SourceChange]
     present: list[KnownSource]
-    """What a run knows of the sources that are there, once it has also sent what is new (`KnownSource.sent_now`). One
-    that has changed is known as it was."""
+    """The sources that are there, as a run knows them once it has sent what is new; one that has changed, as it was."""
 
     def of(self, *kinds: ChangeKind) -> list[SourceChange]:
         """Return the changes of these kinds."""
@@ -99,16 +91,13 @@ class SourceComparison(NamedTuple):
 
 def look_at_sources(
     sources: Sequence[DocumentSource], known: Sequence[KnownSource] = (), *, whole_lines: bool = False
-) -> list[SourceLook]:
-    """Return what the sources are now; reads those whose size or time differs from what is known.
-
-    With ``whole_lines``, a file of lines ends behind its last line end: the rest is left for later.
-    """
+) -> list[_SourceLook]:
+    """Return what the sources are now; reads what may have changed, with ``whole_lines`` to its last line end."""
     before = by_name(known)
     there = by_name(sources)
     gone = {seen.size for name, seen in before.items() if name not in there}
 
-    def one(name: NumberedName, source: DocumentSource) -> SourceLook:
+    def one(name: NumberedName, source: DocumentSource) -> _SourceLook:
         seen = before.get(name)
         return look_at_source(source, seen, gone if seen is None else {seen.size}, whole_lines=whole_lines)
 
@@ -128,39 +117,39 @@ def by_name(sources: Iterable[Named]) -> dict[NumberedName, Named]:
 
 def look_at_source(
     source: DocumentSource, seen: KnownSource | None = None, sizes: Iterable[int] = (), *, whole_lines: bool = False
-) -> SourceLook:
+) -> _SourceLook:
     """Return what one source is now; its content is cut at ``sizes`` as well, unless it is unchanged since ``seen``."""
     if not isinstance(source, FileSource):
-        return SourceLook(KnownSource(source.name, source.size, 0, source.signature().hex()))
+        return _SourceLook(KnownSource(source.name, source.size, 0, source.signature().hex()))
     try:
         if source.root:
             source.open().close()
         status = Path(source.path).stat()
         if not S_ISREG(status.st_mode):  # a pipe: what is read of it now would be missing later
-            return SourceLook(KnownSource(source.name, 0, 0, source.signature().hex()))
+            return _SourceLook(KnownSource(source.name, 0, 0, source.signature().hex()))
         if seen is not None and (seen.size, seen.modified) == (status.st_size, status.st_mtime_ns):
-            return SourceLook(seen, unchanged=True)
+            return _SourceLook(seen, unchanged=True)
         end = status.st_size
         if whole_lines and source.grows:
             end = max(_last_line_end(source.path, end), seen.size if seen is not None and seen.size <= end else 0)
         cuts = _cuts(source.path, {size for size in sizes if size <= end} | {end})
     except OSError as error:
-        return SourceLook(KnownSource(source.name, 0, 0, f"{UNREADABLE} {error.errno}"))
+        return _SourceLook(KnownSource(source.name, 0, 0, f"{UNREADABLE} {error.errno}"))
     now = cuts[end]
     lines = (now.lines, now.ended) if source.grows else (NO_LINES, True)
-    return SourceLook(KnownSource(source.name, end, status.st_mtime_ns, now.digest, *lines), cuts)
+    return _SourceLook(KnownSource(source.name, end, status.st_mtime_ns, now.digest, *lines), cuts)
 
 
-def _cuts(path: str, sizes: Iterable[int]) -> dict[int, FilePrefix]:
+def _cuts(path: str, sizes: Iterable[int]) -> dict[int, _FilePrefix]:
     """Return the file up to each of these sizes; reads it once. A file that shrinks meanwhile has other hashes."""
     content, lines, last, at = xxhash.xxh3_128(), 0, b"\n", 0
-    found: dict[int, FilePrefix] = {}
+    found: dict[int, _FilePrefix] = {}
     with Path(path).open("rb", buffering=0) as file:
         for size in sorted(sizes):
             while at < size and (piece := file.read(min(PIECE_BYTES, size - at))):
                 content.update(piece)
                 lines, last, at = lines + piece.count(b"\n"), piece[-1:], at + len(piece)
-            found[size] = FilePrefix(content.hexdigest(), lines, last == b"\n", file.read(2))
+            found[size] = _FilePrefix(content.hexdigest(), lines, last == b"\n", file.read(2))
             file.seek(at)
     return found
 
@@ -177,7 +166,7 @@ def _last_line_end(path: str, size: int) -> int:
     return 0
 
 
-def compare_sources(known: Sequence[KnownSource], looks: Sequence[SourceLook]) -> SourceComparison:
+def compare_sources(known: Sequence[KnownSource], looks: Sequence[_SourceLook]) -> SourceComparison:
     """Return how the sources that a run knows have changed, and which sources are new."""
     before = by_name(known)
     there = dict(zip(by_name(one.seen for one in looks), looks, strict=True))
@@ -204,7 +193,7 @@ def compare_sources(known: Sequence[KnownSource], looks: Sequence[SourceLook]) -
 
 
 def _renamed(
-    one: SourceLook, gone: Mapping[NumberedName, KnownSource], by_size: Mapping[int, Sequence[NumberedName]]
+    one: _SourceLook, gone: Mapping[NumberedName, KnownSource], by_size: Mapping[int, Sequence[NumberedName]]
 ) -> NumberedName | None:
     """Return which of the missing sources this one is, or begins with; the longest of them."""
     for size in sorted((size for size in one.cuts if size > 0), reverse=True):
@@ -216,7 +205,7 @@ def _renamed(
     return None
 
 
-def _compared(seen: KnownSource, one: SourceLook) -> tuple[SourceChange | None, KnownSource]:
+def _compared(seen: KnownSource, one: _SourceLook) -> tuple[SourceChange | None, KnownSource]:
     now = one.seen
     known = seen._replace(name=now.name, entry=0, byte=0, sent_now=False)
     if one.unchanged or (seen.size, seen.digest) == (now.size, now.digest):
@@ -229,8 +218,7 @@ def _compared(seen: KnownSource, one: SourceLook) -> tuple[SourceChange | None, 
     return SourceChange("grown", now.name, f"{now.name} grew ({sizes}; what it began with is the same)"), grown
 
 
-def _why_another(seen: KnownSource, now: KnownSource, cut: FilePrefix | None) -> str:
-    """Return why a source that differs did not just grow; empty if it did."""
+def _why_another(seen: KnownSource, now: KnownSource, cut: _FilePrefix | None) -> str:
     if now.digest.startswith(UNREADABLE):
         return "it cannot be read now"
     if now.size < seen.size:

@@ -1,12 +1,12 @@
 """The rows of a query as a source: read in chunks, in the order that the query says, from any database of SQLAlchemy.
 
-A run can go on in a result only if it is the same result: it is hashed before a run begins, and again while it is read.
-So a query has an ORDER BY, of columns that leave no two rows equal.
+A run can go on only in the same result: it is hashed before a run begins, and again while it is read. So a query has an
+ORDER BY, of columns that leave no two rows equal.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -18,21 +18,17 @@ from tokenmill.errors import InputError
 from tokenmill.redaction import redacted
 
 from .file_sources import Chunker, Reading
-from .items import Bad, DocumentSource, Entry, ItemChunk, Place, first_line, library
+from .items import Bad, Entry, ItemChunk, Place, first_line, library
 
 ROWS: Final = 1000
-"""Rows that the database sends at once."""
 _ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
 _QUERY: Final = re.compile(
     r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(?:select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL
 )
-_SESSION: Final = "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
 READ_ONLY: Final = {
     "sqlite": "PRAGMA query_only = ON",
-    "postgresql": _SESSION,
-    "cockroachdb": _SESSION,
-    "mysql": "SET SESSION TRANSACTION READ ONLY",
-    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    **dict.fromkeys(("postgresql", "cockroachdb"), "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"),
+    **dict.fromkeys(("mysql", "mariadb"), "SET SESSION TRANSACTION READ ONLY"),
     "oracle": "SET TRANSACTION READ ONLY",
 }
 """By dialect, what lets the database refuse a statement that changes anything; others have no words for that."""
@@ -81,10 +77,7 @@ class SqlSource:
         return self._digest
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield the rows' items.
-
-        Raises InputError where the result is not the one that was hashed; the database does not answer any more.
-        """
+        """Yield the rows' items. Raises InputError where the result is another one now, or the database is away."""
         chunker = Chunker(self._reading.shape, self.name, start)
         yield from chunker.all(self._reading.mapped(self._entries(start), self.name))
 
@@ -118,11 +111,6 @@ class SqlSource:
             ) from error
 
 
-def sql_sources(urls: Sequence[str], query: str, reading: Reading) -> list[DocumentSource]:
-    """Return the results of a query in each of these databases. Raises as `SqlSource`."""
-    return [SqlSource(url, query, reading) for url in urls]
-
-
 def _hashed(rows: Iterator[dict[str, Any]], content: xxhash.xxh3_128) -> Iterator[dict[str, Any]]:
     for row in rows:
         content.update(repr([*row.items()]).encode("utf-8", "surrogatepass"))
@@ -130,7 +118,6 @@ def _hashed(rows: Iterator[dict[str, Any]], content: xxhash.xxh3_128) -> Iterato
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any] | Bad:
-    """Return a row of JSON types: databases have decimals, times and bytes as well."""
     try:
         return {name: _value(value) for name, value in row.items()}
     except UnicodeDecodeError as error:

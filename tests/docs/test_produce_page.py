@@ -18,9 +18,9 @@ from tokenmill.app.cli.options import FOLDED
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources.archives import ZIP
 from tokenmill.app.sources.encodings import SUFFIXES
 from tokenmill.app.sources.formats import BY_SUFFIX
+from tokenmill.app.sources.paths import ZIP
 
 PAGE = (Path(__file__).parents[2] / "docs" / "produce.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

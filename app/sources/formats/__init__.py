@@ -25,23 +25,15 @@ BY_CHOICE: Final[dict[str, Format]] = {
     "html": read_page,
 }
 BY_SUFFIX: Final = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".warc": "warc",
-    ".wet": "warc",
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".warc", ".wet"), "warc"),
 }
 """Any other file is what its content says (`app.sources.contents`)."""
-
-
 LIBRARIES: Final = {
     "parquet": ("pyarrow.parquet", "produce", "reading parquet"),
     "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
@@ -51,17 +43,11 @@ LIBRARIES: Final = {
 
 
 def kind_of(suffix: str, choice: Choice) -> str:
-    """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
-
-    ``auto`` and ``lines`` take it from the suffix, and other suffixes say nothing; every other choice is the kind.
-    """
+    """Return the kind of a file, a key of `BY_CHOICE`: the choice, or by suffix if that is ``auto`` or ``lines``."""
     return choice if choice not in ("auto", "lines") else BY_SUFFIX.get(suffix.lower(), "")
 
 
 def require(kinds: Iterable[str]) -> None:
-    """Check that these kinds of files can be read.
-
-    Raises InputError where a library is missing; says what to install.
-    """
+    """Check that these kinds of files can be read. Raises InputError where a library is missing."""
     for kind in sorted(set(kinds) & set(LIBRARIES)):
         library(*LIBRARIES[kind])

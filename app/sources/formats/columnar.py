@@ -1,22 +1,327 @@
 """Arrow and Parquet: a bounded number of rows at a time, and only the columns that are needed.
 
-A file may be unsound, and the libraries trust what they are given: an offset leads wherever it says. So
-nothing of a batch is looked at before all of it is checked (`sound`), and the size of rows is counted as objects of
-Python: of a dictionary, a run or a view, a few bytes are any number of values.
+A file may be unsound, and the libraries trust what they are given. An offset leads wherever it says: so nothing of a
+batch is looked at before all of it is checked (`sound`). Of a dictionary, a run or a view, a few bytes are any number
+of values: so rows are weighed as objects of Python. Buffers may be compressed, and say how many bytes they become, of a
+kilobyte gigabytes; a footer that contradicts itself ends the process: so messages of Arrow, and what Parquet says of
+row groups and pages, are read here before the library gets them. (Arrow columnar format: encapsulated messages, IPC
+file format; flatbuffers: internals; parquet.thrift, in Thrift's compact protocol.)
 """
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from io import FileIO
+from io import SEEK_END, BufferedReader, FileIO
 from itertools import chain, islice
+from struct import iter_unpack, unpack_from
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..items import MEMORY_BYTES, Bad, Entry, File, Needs, Place, TooMuchMemoryError, library
-from .arrow_messages import Messages, messages_of
-from .parquet_pages import RowGroup, pages_of, row_groups_of
+
+_ARROW: Final = b"ARROW1"
+_SIZE_BYTES: Final = 4
+_OF_DICTIONARY, _OF_BATCH = 2, 3
+
+
+class Messages:
+    """The bytes of messages, for the library: a head, then its body, without a copy."""
+
+    closed = False
+
+    def __init__(self, pieces: Iterator[Any]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> memoryview:
+        """Return the next bytes, no more than belong together."""
+        self._rest = self._rest or memoryview(next(self._pieces, b""))
+        made, self._rest = self._rest[:size], self._rest[size:]
+        return made
+
+    def close(self) -> None:
+        """Leave the stream open: it is somebody else's."""
+
+
+def messages_of(stream: "BufferedReader[Any]", memory: int) -> Iterator[Any]:
+    """Yield heads and bodies of all messages, the schema first; OSError where one is cut off, none, or too large."""
+    try:
+        begin = stream.read(_SIZE_BYTES)
+        if begin == _ARROW[:_SIZE_BYTES]:
+            for offset in (8, *_blocks(stream)):
+                stream.seek(offset)
+                yield from _message(stream.read(_SIZE_BYTES), stream, memory)
+            return
+        while message := _message(begin, stream, memory):
+            yield from message
+            begin = stream.read(_SIZE_BYTES)
+    except (struct.error, ValueError, OverflowError) as error:
+        raise OSError(f"a message contradicts itself: {error}") from error
+
+
+def _blocks(stream: "BufferedReader[Any]") -> list[int]:
+    end = stream.seek(-len(_ARROW) - _SIZE_BYTES, SEEK_END)
+    size, magic = unpack_from("<i6s", stream.read(len(_ARROW) + _SIZE_BYTES))
+    if magic != _ARROW or not 0 < size < end:
+        raise OSError("it has not the end of an Arrow file")
+    stream.seek(end - size)
+    footer = _Flatbuffer.first(_room(stream, size))
+    return [block[0] for field in (2, 3) for block in footer.structs(field, "<qiiq")]
+
+
+def _message(begin: bytes, stream: "BufferedReader[Any]", memory: int) -> list[Any]:
+    """Return the message that begins so, head and body; nothing at the end."""
+    begin += stream.read(_SIZE_BYTES) if begin == b"\xff\xff\xff\xff" else b""  # since version 0.15
+    size = int.from_bytes(begin[-_SIZE_BYTES:], "little")
+    if not size:
+        return []
+    if size > 1 << 26:  # no schema, and no list of buffers is that long
+        raise OSError("no message begins here")
+    head = _room(stream, size)
+    message = _Flatbuffer.first(head)
+    length = message.number(3, "<q")
+    if not 0 <= length < 1 << 42:  # no machine holds as many: damage says so
+        raise OSError(f"a message of {length} bytes")
+    TooMuchMemoryError.check("a record batch", length, memory)
+    body = _room(stream, length)
+    TooMuchMemoryError.check("a record batch", _bytes_of(message, body), memory)
+    return [begin, head, body] if length else [begin, head]
+
+
+def _room(stream: "BufferedReader[Any]", size: int) -> memoryview:
+    """Return the next bytes; room that is not filled takes no memory."""
+    room, at = memoryview(cast("Any", np.empty(size, np.uint8))), 0
+    while at < size:
+        count = stream.readinto(room[at:])
+        if not count:
+            raise OSError("it is cut off")
+        at += count
+    return room
+
+
+def _bytes_of(message: "_Flatbuffer", body: memoryview) -> int:
+    kind, batch = message.number(1, "<B"), message.table(2)
+    if kind not in (_OF_DICTIONARY, _OF_BATCH):
+        return 0
+    batch = batch.table(1) if kind == _OF_DICTIONARY else batch
+    if not batch.place(3):  # not compressed
+        return len(body)
+    sizes = [unpack_from("<q", body, begin)[0] for begin, length in batch.structs(2, "<qq") if length]
+    return len(body) + sum(int(max(0, size)) for size in sizes)  # -1: it is as it is
+
+
+class _Flatbuffer:
+    """A table of a flatbuffer: its fields are where its list of places says."""
+
+    def __init__(self, data: memoryview, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._places = at - unpack_from("<i", data, at)[0]
+
+    @classmethod
+    def first(cls, data: memoryview) -> "_Flatbuffer":
+        return cls(data, unpack_from("<I", data)[0])
+
+    def place(self, field: int) -> int:
+        size = unpack_from("<H", self._data, self._places)[0]
+        offset = unpack_from("<H", self._data, self._places + 4 + 2 * field)[0] if 4 + 2 * field < size else 0
+        return self._at + offset if offset else 0
+
+    def number(self, field: int, kind: str) -> int:
+        place = self.place(field)
+        return int(unpack_from(kind, self._data, place)[0]) if place else 0
+
+    def table(self, field: int) -> "_Flatbuffer":
+        place = self.place(field)
+        return _Flatbuffer(self._data, place + unpack_from("<I", self._data, place)[0])
+
+    def structs(self, field: int, kind: str) -> Iterator[tuple[int, ...]]:
+        place = self.place(field)
+        if not place:
+            return iter(())
+        place += unpack_from("<I", self._data, place)[0]
+        size = unpack_from("<I", self._data, place)[0] * {"<qq": 16, "<qiiq": 24}[kind]
+        return iter_unpack(kind, self._data[place + 4 : place + 4 + size])
+
+
+PARQUET_MAGIC: Final = b"PAR1"
+_STRUCT_BYTES: Final = 1 << 10
+"""What the library makes of a struct in a list: that of a column in a row group takes so much."""
+_DEEPEST: Final = 32
+_DICTIONARY_PAGE: Final = 2
+_CHUNK: Final = {3: {5: int, 7: int, 9: int, 11: int}}
+_FOOTER: Final = {4: [{1: [_CHUNK], 2: int, 3: int}]}
+_PAGE: Final = {1: int, 2: int, 3: int, 5: {1: int}, 8: {1: int}}
+"""The fields that are wanted of a footer, and of a page's head: numbers, structs, and lists of these."""
+
+
+class _ColumnChunk(NamedTuple):
+    values: int
+    begin: int
+    end: int
+
+
+class RowGroup(NamedTuple):
+    """A row group of a parquet file."""
+
+    rows: int
+    uncompressed_bytes: int
+    chunks: list[_ColumnChunk]
+
+    @property
+    def begin(self) -> int:
+        """First byte of the file that it is in."""
+        return min((chunk.begin for chunk in self.chunks), default=0)
+
+    @property
+    def end(self) -> int:
+        """Byte of the file behind it."""
+        return max((chunk.end for chunk in self.chunks), default=0)
+
+
+class _ColumnPage(NamedTuple):
+    """A page of a column, as its head says."""
+
+    is_dictionary: bool
+    size: int  # decompressed
+
+
+def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
+    """Return a file's row groups, in order; OSError where it is none, or their columns take over ``memory``."""
+    end = stream.seek(0, SEEK_END) - 8
+    stream.seek(max(0, end))
+    tail = stream.read(8)
+    size = int.from_bytes(tail[:4], "little")
+    if tail[4:] != PARQUET_MAGIC or size > end:
+        raise OSError("it has not the end of a parquet file")
+    TooMuchMemoryError.check("the list of columns", size, memory)
+    stream.seek(end - size)
+    footer = _parsed(_Thrift(stream.read(size), memory // _STRUCT_BYTES), _FOOTER)
+    groups = []
+    for group in footer.get(4, ()):
+        chunks = []
+        for about in (chunk.get(3, {}) for chunk in group.get(1, ())):
+            data, dictionary = about.get(9, 0), about.get(11, 0)
+            begin = dictionary if 0 < dictionary < data else data
+            chunks.append(_ColumnChunk(about.get(5, 0), begin, begin + about.get(7, 0)))
+        groups.append(RowGroup(group.get(3, 0), group.get(2, 0), chunks))
+    return groups
+
+
+def pages_of(stream: Any, chunk: _ColumnChunk) -> Iterator[_ColumnPage]:
+    """Yield the pages of a column in a row group; nothing is decoded. Raises OSError where they are damaged."""
+    at, values = chunk.begin, 0
+    while values < chunk.values:
+        if not 0 <= at < 1 << 62:  # no file is as long
+            raise OSError("a page is outside of the file")
+        stream.seek(at)
+        reader = _Thrift(stream.read(512))  # enough for most
+        try:
+            head = reader.value(_STRUCT, _PAGE)
+        except IndexError:
+            stream.seek(at)
+            reader = _Thrift(stream.read(1 << 20))  # it has long statistics
+            head = _parsed(reader, _PAGE)
+        count = (head.get(5) or head.get(8) or {}).get(1, 0)
+        size, packed = head.get(2, -1), head.get(3, -1)
+        if min(count, size, packed) < 0:
+            raise OSError("the head of a page contradicts itself")
+        yield _ColumnPage(head.get(1) == _DICTIONARY_PAGE, size)
+        at, values = at + reader.at + packed, values + count
+
+
+_STRUCT: Final = 12
+_LISTS: Final = (9, 10)
+_BYTES: Final = 8
+_KINDS: Final = {type: (4, 5, 6), dict: (_STRUCT,), list: _LISTS}  # types in the compact protocol of what may be wanted
+_LONG_LIST: Final = 15  # instead of a list's size: that follows
+_FIXED: Final = {1: 0, 2: 0, 3: 1, 7: 8}
+"""Types of values in the compact protocol, and the bytes of those that are always as long."""
+
+
+def _parsed(reader: "_Thrift", wanted: Any) -> dict[int, Any]:
+    try:
+        return dict(reader.value(_STRUCT, wanted))
+    except IndexError as error:
+        raise OSError("it is cut off, or damaged") from error
+
+
+class _Thrift:
+    """Values in the compact protocol, one behind the other; raises IndexError where the bytes end within one."""
+
+    def __init__(self, data: bytes, structs: int = 1 << 10) -> None:
+        """Read ``data``, in whose lists are so many structs at most."""
+        self._data = data
+        self._most = self._structs = structs
+        self._depth = 0
+        self.at = 0  # where the next value begins
+
+    def value(self, kind: int, wanted: Any) -> Any:
+        """Return the next value, of a struct the fields that are wanted; passes over it where it is not wanted."""
+        if wanted is not None and kind not in _KINDS[type(wanted)]:
+            raise OSError("it is damaged: a field is of another type")
+        if kind in _FIXED:
+            self.at += _FIXED[kind]
+            return None
+        if kind == _BYTES:
+            size = self._number()  # which goes on from where this is
+            self.at += size
+            return None
+        if kind not in (*_LISTS, _STRUCT):
+            found = self._number()
+            return found >> 1 ^ -(found & 1)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise OSError("it is nested too deeply")
+        made = self._struct(wanted) if kind == _STRUCT else self._list(wanted)
+        self._depth -= 1
+        return made
+
+    def _struct(self, wanted: Any) -> dict[int, Any]:
+        made, field = {}, 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self.value(4, None)
+            inner = None if wanted is None else wanted.get(field)
+            found = self.value(head & 15, inner)
+            if inner is not None:
+                made[field] = found
+        return made
+
+    def _list(self, wanted: Any) -> list[Any]:
+        head = self._byte()
+        size, kind = head >> 4, head & 15
+        size = self._number() if size == _LONG_LIST else size
+        if size > len(self._data) - self.at:  # each value takes a byte at least
+            raise IndexError
+        if kind == _STRUCT:
+            self._structs -= size
+            if self._structs < 0:
+                size = (self._most - self._structs) * _STRUCT_BYTES
+                TooMuchMemoryError.check("the list of columns", size, self._most * _STRUCT_BYTES)
+        elif kind in (1, 2):
+            kind = 3  # a byte each, in a list
+        if wanted is None:
+            for _ in range(size):
+                self.value(kind, None)
+            return []
+        return [self.value(kind, wanted[0]) for _ in range(size)]
+
+    def _byte(self) -> int:
+        found = self._data[self.at]
+        self.at += 1
+        return found
+
+    def _number(self) -> int:
+        number = 0
+        for shift in range(0, 64, 7):
+            byte = self._byte()
+            number |= (byte & 127) << shift
+            if byte == byte & 127:
+                return number
+        raise OSError("a number is too long")
+
 
 VALUE_BYTES: Final = 64.0
 """What an object of Python takes beside the bytes of its value, about."""
@@ -26,11 +331,7 @@ Weights: TypeAlias = float | npt.NDArray[np.float64]
 
 
 def sound(batch: Any) -> Any:
-    """Return a record batch of which nothing leads out of its buffers, and all may be asked for.
-
-    It may hold text that is no UTF-8: Python says so of each value, and that harms no other. Raises ArrowException
-    where it is damaged, or made to do harm.
-    """
+    """Return a batch that leads nowhere out of its buffers (text may be no UTF-8); else raises ArrowException."""
     for column in batch.columns:
         try:
             column.validate(full=True)
@@ -79,10 +380,6 @@ def _of_union(array: Any) -> Weights:
     return VALUE_BYTES + max((_most(_weights(array.field(number))) for number in kinds), default=0.0)
 
 
-def _of_list(array: Any) -> Weights:
-    return _of_offsets(array, array.values)
-
-
 def _of_offsets(array: Any, *values: Any) -> Weights:
     """Return the weights of lists, of which each has one value of each of these arrays in its place."""
     offsets = array.offsets.to_numpy()
@@ -115,20 +412,13 @@ def _of_view(array: Any) -> Weights:
 
 
 _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
-    "string": _of_text,
-    "large_string": _of_text,
-    "binary": _of_text,
-    "large_binary": _of_text,
-    "string_view": _of_view,
-    "binary_view": _of_view,
-    "fixed_size_binary": _of_text,
+    **dict.fromkeys(("string", "large_string", "binary", "large_binary", "fixed_size_binary"), _of_text),
+    **dict.fromkeys(("string_view", "binary_view"), _of_view),
     "dictionary": _of_dictionary,
     "struct": lambda array: _together([_weights(array.field(number)) for number in range(array.type.num_fields)]),
     "map": lambda array: _of_offsets(array, array.keys, array.items),
-    "list": _of_list,
-    "large_list": _of_list,
-    "list_view": _of_list_view,
-    "large_list_view": _of_list_view,
+    **dict.fromkeys(("list", "large_list"), lambda array: _of_offsets(array, array.values)),
+    **dict.fromkeys(("list_view", "large_list_view"), _of_list_view),
     "fixed_size_list": _of_fixed_size_list,
     "union": _of_union,
     "run_end_encoded": lambda array: _most(_weights(array.values)),
@@ -136,7 +426,6 @@ _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
 
 
 def _together(several: list[Weights]) -> Weights:
-    """Return the weights of objects that have one value of each."""
     total: Weights = VALUE_BYTES
     for weights in several:
         total = total + weights
@@ -148,7 +437,6 @@ def _most(weights: Weights) -> float:
 
 
 def _sums(values: Weights, begins: Any, ends: Any) -> Weights:
-    """Return the weights of lists that begin and end at these places."""
     if isinstance(values, float):
         return cast("Weights", VALUE_BYTES + values * (ends - begins))
     sums = np.concatenate(([0.0], np.cumsum(values)))
@@ -303,15 +591,11 @@ class _Checked(NamedTuple):
 
     opened: Any
     stream: Any
-    """Where the heads of its pages are read."""
     groups: list[RowGroup]
     memory: int
 
     def rows_at_once(self, group: RowGroup, columns: Iterable[int]) -> int:
-        """Return how many rows of a group may be decoded at once, with these of its columns.
-
-        Raises no TooMuchMemoryError: a page of each column is in memory, and what its values become.
-        """
+        """Return how many rows may be decoded at once: a page of each column is in memory, and what it becomes."""
         size = largest = entry = 0
         for number in columns:
             most = {True: 0, False: 0}
@@ -325,7 +609,6 @@ class _Checked(NamedTuple):
         return max(1, min(rows_within(size, group.rows), few))
 
     def batches(self, number: int, columns: list[str], skip: int) -> Iterator[Any]:
-        """Yield the rows of a group behind the first ``skip`` as record batches, each as large as memory allows."""
         about, needed, group = self.opened.metadata, frozenset(columns), self.groups[number]
         paths = [about.schema.column(place).path for place in range(len(group.chunks))]
         # of a struct, each field is a column

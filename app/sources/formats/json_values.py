@@ -1,8 +1,8 @@
 """A JSON array of any length, or objects one after the other, cut into their values without parsing them.
 
-The usual streaming parsers build every value, whatever its size, and read no further behind a fault. Here only strings,
-brackets and line ends are looked at; each value's own bytes go on, and one that is too long is never held in memory.
-What cannot be a value is refused up to the next line on which an object begins, no deeper than others began.
+Only strings, brackets and line ends are looked at; each value's own bytes go on, and one that is too long is never held
+in memory. What cannot be a value is refused up to the next line on which an object begins, no deeper than others began.
+The usual streaming parsers build every value, and read no further behind a fault.
 """
 
 import re
@@ -19,8 +19,7 @@ _TOKEN: Final = re.compile(rb'"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|["{}\[\],]')
 """A whole string, or a bracket, a comma, or the start of a string that ends elsewhere."""
 _REST_OF_STRING: Final = re.compile(rb'[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+(?P<end>"|\\?\n)?+')
 _LINE: Final = re.compile(rb"\n\x1e?(?P<indent>[ \t]*+)(?=[{\[])")
-_BETWEEN: Final = b" \t\r\n,\x1e"
-"""What may be between two values; the last one in JSON text sequences (RFC 7464)."""
+_BETWEEN: Final = b" \t\r\n,\x1e"  # what may be between two values; the last one in JSON text sequences (RFC 7464)
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_OBJECT: Final = "no JSON object begins here; if this is no JSON, say what it is: --format"
 _OPENED_BY: Final = {b"}": ord("{"), b"]": ord("[")}
@@ -63,7 +62,6 @@ class _Scan:
         self._again = 0  # bytes that were looked at again behind faults
 
     def values(self, block: bytes, *, ended: bool) -> Iterator[bytes | Bad]:
-        """Yield the values that end in this block, and what is none."""
         self._held += block
         if self._offset + self._begin == 0 and self._held.startswith(_BOM):
             self._begin = self._at = len(_BOM)
@@ -73,11 +71,8 @@ class _Scan:
         if len(self._held) - self._begin > self._needs.limit + BLOCK:
             self._forget()
         self._offset += self._begin
-        self._held, self._at, self._search = (
-            self._held[self._begin :],
-            self._at - self._begin,
-            max(0, self._search - self._begin),
-        )
+        self._held, self._at = self._held[self._begin :], self._at - self._begin
+        self._search = max(0, self._search - self._begin)
         self._begin = 0
 
     def _forget(self) -> None:
@@ -121,7 +116,6 @@ class _Scan:
         return self._taken(found[0], found.start())
 
     def _taken(self, token: bytes, start: int) -> bytes | Bad:
-        """Take a token; return the value that ends with it or before it, if one does."""
         if token in (b"{", b"["):
             return self._opened(token, start)
         if token in (b"}", b"]"):
@@ -159,7 +153,6 @@ class _Scan:
         return b""
 
     def _value(self, end: int) -> bytes | Bad:
-        """Return the value that ends here; nothing where there is none."""
         self._indent = max(self._indent, self._column(self._first()))
         value = self._cut(end)
         self._found = self._found or value is None or value.startswith(b"{")
@@ -212,7 +205,6 @@ class _Scan:
         return fault._replace(data=data)
 
     def _unfinished(self) -> bytes | Bad | None:
-        """Return what is wrong with the end of the file; None if nothing is."""
         if self._open or self._in_string:
             return self._refuse("the JSON is cut off: a bracket is not closed", broken=True)
         if self._in_array:

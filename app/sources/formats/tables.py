@@ -1,7 +1,6 @@
 """Tables of text (csv, tsv) whose first line names the columns; a row that is none harms no other.
 
-A row begins on a line, and where it has quoted line breaks, it ends on a later one. What cannot be a row is refused
-with its first line alone; the next line begins the next row.
+What cannot be a row, on one line or several, is refused with its first line alone; the next line begins the next row.
 """
 
 import csv
@@ -72,17 +71,14 @@ def row_ends(file: File, needs: Needs, *, tabs: bool) -> Iterator[Place]:
 
 
 def _names(row: list[str] | Bad, needs: Needs, delimiter: str) -> list[str] | Bad:
-    """Return the names of the columns, which are in the first row; or why no table follows it."""
     if isinstance(row, Bad):
         return row._replace(why=f"no names of columns: {row.why}", broken=True)
     bad = needs.missing(row)
-    return row if bad is None else bad._replace(why=bad.why + _advice(row, delimiter))
-
-
-def _advice(names: list[str], delimiter: str) -> str:
-    """Return which other delimiter the first line seems to have; nothing where it has fields with this one."""
-    found = [other for other in _OTHERS if len(names) == 1 and other != delimiter and other in names[0]]
-    return f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
+    if bad is None:
+        return row
+    found = [other for other in _OTHERS if len(row) == 1 and other != delimiter and other in row[0]]
+    advice = f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
+    return bad._replace(why=bad.why + advice)
 
 
 class _NoRowError(Exception):
@@ -94,8 +90,7 @@ class _Table:
 
     def __init__(self, file: File, needs: Needs, *, tabs: bool) -> None:
         csv.field_size_limit((1 << 31) - 1)  # for the whole process; lines bound a field already
-        self.number = 0
-        """Of the line that was read last, from 1."""
+        self.number = 0  # of the line that was read last, from 1
         self.at = 0
         self._needs = needs
         self._stream = file.stream
@@ -105,7 +100,8 @@ class _Table:
         self.delimiter = needs.delimiter or (said[1].decode("latin-1") if said else "\t" if tabs else ",")
         self._skipped = bool(said)
         if b"\r" in first.rstrip(b"\r\n"):
-            self._stream = BufferedReader(Made(file.stream, _with_line_feeds, len(first)), BUFFER_BYTES)
+            feeds = Made(file.stream, lambda raw: (piece.replace(b"\r", b"\n") for piece in pieces_of(raw)), len(first))
+            self._stream = BufferedReader(feeds, BUFFER_BYTES)
             first = first.replace(b"\r", b"\n")
         self._again = BytesIO(first)
         self._is_past = False  # whether something behind what is read again was read
@@ -137,13 +133,11 @@ class _Table:
             yield Bad(self._fault, bytes(self._row)) if self._fault and not isinstance(row, Bad) else row
 
     def content(self, names: list[str], row: list[str]) -> dict[str, str] | Bad:
-        """Return the row by the names of its columns."""
         if len(row) != len(names):
             return Bad(f"{len(row)} fields, and the first line names {len(names)}", bytes(self._row))
         return dict(zip(names, row, strict=True))
 
     def pass_to(self, place: Place) -> None:
-        """Pass over all lines before a place that is the beginning of a row."""
         if place.byte > self.at:
             self._again = BytesIO()
             self._stream.seek(place.byte)
@@ -185,7 +179,6 @@ class _Table:
         return data
 
     def _go_back(self, begin: int, number: int) -> None:
-        """Let all lines of a row that was begun be read again, but for its first one."""
         self._furthest = max(self._furthest, self.at)
         self.at, self.number = begin + self._first, number + 1
         size = len(self._row) - self._first
@@ -196,7 +189,6 @@ class _Table:
             self._again.seek(-size, SEEK_CUR)
 
     def _why(self, error: csv.Error) -> str:
-        """Return what is wrong with the row that was begun, and what to do."""
         if str(error).startswith("new-line"):
             return "a carriage return within a line: quote the field, or end all lines alike"
         quote = self._needs.quote
@@ -205,10 +197,6 @@ class _Table:
         escaped = self._needs.escape is None and f"\\{quote}".encode() in self._row
         backslash = "; where a backslash stands before quotes: --escape '\\'" if escaped else ""
         return f"{what}; where quotes are a part of the text: --quote none{backslash}"
-
-
-def _with_line_feeds(stream: "BufferedReader[Any]") -> Iterator[bytes]:
-    return (piece.replace(b"\r", b"\n") for piece in pieces_of(stream))
 
 
 read_csv: Final[Format] = partial(_read, tabs=False)

@@ -10,26 +10,19 @@ from ..encodings import BUFFER_BYTES, UTF_8, why_not
 from ..items import Bad, Entry, File, Needs, Place, Text
 
 LOOK_BYTES: Final = 64 << 10
-"""Bytes that are read at once to find a line's end."""
 
 
 class Line(NamedTuple):
     """A line that is not blank."""
 
     number: int
-    """From 1."""
     begin: int
     end: int
-    """Where the next one begins."""
     body: bytes | None
 
 
 def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iterator[Line]:
-    r"""Yield the lines behind ``start`` that are not blank.
-
-    The content is without the line's end (``\n`` or ``\r\n``). A line of more than ``limit`` bytes is passed over in
-    pieces, and its content is None.
-    """
+    """Yield the lines behind ``start`` that are not blank, without ends; of one over ``limit`` bytes no body."""
     number, at = start or Place()
     if at:
         stream.seek(at)

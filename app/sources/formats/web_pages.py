@@ -1,7 +1,6 @@
 """Pages of the web: the text of one as a web server sent it, and archives of them, WARC and WET.
 
-Text comes out of its encodings, and out of HTML where that is wanted. In an archive, each record is found by itself, so
-that one that is damaged is refused alone.
+Text comes out of its encodings, and of HTML where that is wanted. A damaged record of an archive is refused alone.
 """
 
 import re
@@ -27,8 +26,7 @@ MOST_DEEP: Final = 4096
 DEEP: Final = 128
 """Pages that people wrote are a tenth as deep; browsers give up at 512."""
 MOST_ATTRIBUTES: Final = 10_000
-"""Attributes of an element: what parsing costs grows with their square, half a second for so many. Several elements may
-have as many squares together."""
+"""Attributes of an element: parsing costs as their square, half a second. Several elements share as many squares."""
 FEW_BYTES: Final = 500
 """A tag of so many bytes has too few attributes to be counted."""
 _TAG: Final = re.compile(rb"</?[a-zA-Z]")
@@ -48,11 +46,9 @@ the square), and remembers each name that it was asked for."""
 _HEAD: Final = re.compile(rb"HTTP/[^\r\n]*\r?\n(?:(.*?)\r?\n)?\r?\n", re.DOTALL)
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
 _NO_ENCODING: Final = frozenset({"", "identity", "none", "utf-8", "binary", "8bit"})
-"""What servers call a body that is as it is."""
 
 
-def fields_of(head: bytes) -> dict[str, str]:
-    """Return the fields of a head, of a record or a page, by their names in small letters; the first line is none."""
+def _fields_of(head: bytes) -> dict[str, str]:
     fields: dict[str, str] = {}
     name = ""
     for line in head.decode("utf-8", "replace").splitlines()[1:]:
@@ -81,14 +77,13 @@ def _page_of_file(file: File, data: bytes) -> Text | Bad:
     return found if isinstance(found, Bad) else Text(found.encode("utf-8", "surrogatepass"), whole=True)
 
 
-def page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
-    """Return the text of a page, of this Content-Type, or of what a server answered (``application/http``)."""
+def _page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
     coded: list[str] = []
     if kind.lower().startswith("application/http"):
         found = _HEAD.match(block, 0, HEAD_BYTES)
         if found is None:
             return Bad("no answer of a web server: its head has no end", block)
-        fields = fields_of(b"\n" + (found[1] or b""))
+        fields = _fields_of(b"\n" + (found[1] or b""))
         block, kind = block[found.end() :], fields.get("content-type", "unknown")
         for name in ("content-encoding", "transfer-encoding"):
             coded += [one.strip() for one in fields.get(name, "").lower().split(",")]
@@ -105,8 +100,7 @@ def page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
 def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
     """Return a body without these encodings, of which the last one was applied last.
 
-    Many crawlers store bodies without an encoding that their heads still name. Such a body is taken as it is, where it
-    looks like text.
+    Many crawlers store decoded bodies under heads that still name an encoding: what looks like text is taken as it is.
     """
     for name in reversed([one for one in coded if one not in _NO_ENCODING]):
         decode = _DECODERS.get(name)
@@ -177,14 +171,9 @@ def _unbrotlied(data: bytes, most: int) -> bytes:
 
 _DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "chunked": _dechunked,
-    "gzip": _inflated,
-    "x-gzip": _inflated,
-    "deflate": _inflated,
-    "x-deflate": _inflated,
-    "br": _unbrotlied,
-    "brotli": _unbrotlied,
-    "zstd": partial(_unpacked, ZSTD.ZstdDecompressor),
-    "x-zstd": partial(_unpacked, ZSTD.ZstdDecompressor),
+    **dict.fromkeys(("gzip", "x-gzip", "deflate", "x-deflate"), _inflated),
+    **dict.fromkeys(("br", "brotli"), _unbrotlied),
+    **dict.fromkeys(("zstd", "x-zstd"), partial(_unpacked, ZSTD.ZstdDecompressor)),
 }
 """By the names that servers give them (RFC 9110, 8.4.1)."""
 
@@ -214,10 +203,7 @@ def _encoding_of(page: bytes) -> str:
 
 
 def _extracted(page: bytes, encoding: str) -> str | Bad:
-    """Return the main text of an HTML page.
-
-    Its depth is counted, and nothing is timed: what becomes of a page is the same on every machine.
-    """
+    """Return the main text of an HTML page; its depth is counted and nothing timed, so it is the same everywhere."""
     html = library("resiliparse.parse.html", EXTRACT, "--extract")
     extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
     if why := _too_many_attributes(page.decode(encoding).encode() if "16" in encoding else page):
@@ -229,10 +215,7 @@ def _extracted(page: bytes, encoding: str) -> str | Bad:
 
 
 def _too_many_attributes(page: bytes) -> str:
-    """Return why a page is not parsed, whose elements have more attributes than are counted; nothing if it may be.
-
-    A script may hold what looks like a tag, and a quote what is one: each is looked at as if it were.
-    """
+    """Return why a page is not parsed; what looks like a tag in a script or a quote is counted as one."""
     scanned = squares = 0
     for tag in _TAG.finditer(page):
         found = _ATTRIBUTES.match(page, tag.end())
@@ -254,16 +237,14 @@ _END: Final = re.compile(rb"\r\n\r\n|(?:\r?\n)*(?:WARC/[01]\.|\Z)")
 """What follows a record: two line ends, or less where another program wrote the archive."""
 _NEXT: Final = re.compile(rb"WARC/[01]\.[0-9]{1,2}\r?\n(?:WARC-|Content-)", re.IGNORECASE)
 """What a record begins with, even where the one before it was cut off within a line."""
-_NEXT_BYTES: Final = 32
-"""Enough for it."""
+_NEXT_BYTES: Final = 32  # enough for it
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 
 
 def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the records that hold a page; an entry's number counts all records, and each stretch that is none.
 
-    A row has ``id`` (WARC-Record-ID), ``text``, ``url`` and ``date``. Of an HTML page it is the main text, where that
-    is wanted (`Needs.extract`). A page of any other type than plain text is `Bad`.
+    A row has ``id`` (WARC-Record-ID), ``text``, ``url`` and ``date``. A page without a text that is wanted is `Bad`.
     """
     for number, found in enumerate(_records(_Ahead(file.stream), needs), 1):
         if number > start.entry:
@@ -274,8 +255,7 @@ def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 
 class _Record(NamedTuple):
     head: dict[str, str]
-    block: bytes | None
-    """What follows the head; None: it is longer than a record may be."""
+    block: bytes | None  # None: it is longer than a record may be
 
 
 class _Ahead:
@@ -299,13 +279,11 @@ class _Ahead:
         return len(self.held) >= size
 
     def drop(self, size: int) -> bytes:
-        """Return so many of the held bytes, and hold them no longer."""
         dropped = bytes(self.held[:size])
         del self.held[:size]
         return dropped
 
     def raise_if_damaged(self) -> None:
-        """Raise the error at which reading ended, if it did."""
         if self._error is not None:
             raise self._error
 
@@ -323,14 +301,13 @@ def _records(ahead: _Ahead, needs: Needs) -> Iterator[_Record | Bad]:
 
 
 def _record(ahead: _Ahead, needs: Needs) -> _Record | Bad:
-    """Take the record that comes next; `ValueError` where none does."""
     version = _VERSION.match(ahead.held)
     if version is None:
         raise ValueError("no WARC record begins here")
     head_end = _HEAD_END.search(ahead.held, version.end(), HEAD_BYTES)
     if head_end is None or _NEXT.search(ahead.held, version.end(), head_end.end()):
         raise ValueError("the head of a WARC record has no end")
-    head = fields_of(bytes(ahead.held[version.end() : head_end.start()]))
+    head = _fields_of(bytes(ahead.held[version.end() : head_end.start()]))
     length = head.get("content-length", "")
     if not re.fullmatch(r"[0-9]{1,18}", length):
         raise ValueError(f"a WARC record without a length (Content-Length: {length[:20]!r})")
@@ -386,7 +363,7 @@ def _content(record: _Record, needs: Needs) -> Content:
         return Bad(f"a record of the type {kind[:20]!r}, which is not read", record.block or b"")
     if record.block is None:
         return needs.too_long
-    text = page_text(head.get("content-type", ""), record.block, needs)
+    text = _page_text(head.get("content-type", ""), record.block, needs)
     if isinstance(text, Bad):
         return text
     return {

@@ -1,8 +1,8 @@
 """A pack: documents of files into the streams of a store, without Kafka, as `produce`, mill and segment worker would.
 
-This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`mill_processes`). Where a
-document goes, and its offset there, are those that it has on an empty topic of as many partitions. Now and then
-all that was dealt out is made durable, and then noted (`pack_state`): there the same command goes on.
+This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`mill_processes`). A
+document's partition and offset are those that it has on an empty topic of as many partitions. Now and then all that was
+dealt out is made durable, and then noted (`pack_state`): there the same command goes on.
 """
 
 import asyncio
@@ -37,8 +37,7 @@ from ...tasks import in_background
 from ..produce.producing import partition_of
 from ..produce.sender import Acknowledged
 from ..produce.summary import COUNTED, Progress, ReadingPlan, Summary, reporting
-from .judging import Judging
-from .mill_processes import DocumentBatch, Ends, Millers, MillTask, batch_of, joined
+from .mill_processes import DocumentBatch, Ends, Judging, Millers, MillTask, batch_of, joined
 from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
 from .parted_sources import parted
 from .partition_packer import LetterFile, PackedEras, PartitionPacker, behind_end, source_letter
@@ -55,9 +54,7 @@ class PackPlan(ReadingPlan):
     partitions: int
     processes: int
     flush: bool = False
-    """Fill the open blocks with padding at the end."""
     end: bool = False
-    """Write the end marker of each stream's eras."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +64,9 @@ class PackedStream:
     totals: Totals
     blocks: int
     open_tokens: int
-    """Tokens that wait for their blocks to be full, in all partitions."""
+    """In all partitions, of blocks that are not full."""
     eras: int = 0
     ended: bool = False
-    """Whether the end marker is there, so that no block comes any more."""
 
 
 @dataclass(slots=True)
@@ -78,11 +74,9 @@ class PackSummary(Summary):
     """What a pack did so far; ``partitions`` counts what this call dealt out."""
 
     streams: dict[str, PackedStream] = field(default_factory=dict)
-    """By name; known at the end."""
     marks: str = ""
     """What ends and begins a document, and what padding is, with why."""
     letters: str = ""
-    """Where the mill's dead letters are."""
 
 
 async def pack(
@@ -122,9 +116,9 @@ async def pack(
         identity = plan.identity or ""
         first_offset, seen = 1 if identity else 0, tuple(map(_seen, sources))  # a run of produce begins with a marker
         fresh = PackRun(identity, plan.partitions, first_offset, _newest(sources), seen)
-        forget_nothing(store, files, raw_topic)
-        run = await asyncio.to_thread(begin_run, store, files, topic_plan, sources, fresh)
-        geneses = bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
+        _forget_nothing(store, files, raw_topic)
+        run = await asyncio.to_thread(_begin_run, store, files, topic_plan, sources, fresh)
+        geneses = _bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
         eras = {}
         for genesis in geneses:
             writer = stack.enter_context(EraWriter.open(store, genesis.stream))
@@ -146,10 +140,7 @@ async def pack(
 
 
 def plan_pack(settings: Settings, raw_topic: str, partitions: int) -> RawTopicPlan:
-    """Return how a raw topic's documents are milled.
-
-    Raises SettingsError where a setting cannot be used, or has no meaning without Kafka.
-    """
+    """Return how a raw topic's documents are milled; SettingsError where a setting has no meaning without Kafka."""
     own = settings.for_topic(raw_topic)
     if raw_topic not in settings.raw_topics:
         raise SettingsError(f"{raw_topic} is not in raw_topics ({', '.join(settings.raw_topics)}): name one of these")
@@ -185,7 +176,6 @@ class _Call:
     _files: PackFiles
     _millers: Millers
     _eras: Mapping[str, PackedEras]
-    """By split."""
     _run: PackRun
     _plan: PackPlan
     _summary: PackSummary
@@ -193,7 +183,6 @@ class _Call:
     _committed: float = 0.0
 
     async def all(self, sources: Sequence[DocumentSource], progress: Progress) -> None:
-        """Pack everything, and say how far it is."""
         summary = self._summary
         position = self._position = self._files.read_position() or PackPosition.start(len(sources), self._run)
         self._letters = LetterFile(self._files.letters(DEAD, SOURCE_LETTERS), position.letters)
@@ -204,8 +193,7 @@ class _Call:
         deduplication = deduplication_of(next(iter(self._eras.values())).genesis.recipe.dedup)
         if deduplication is not None:
             directory = self._files.directory
-            judging = Judging(self._millers, deduplication, directory, position.number, position.kept)
-            self._dealer.judging = judging
+            self._dealer.judging = Judging(self._millers, deduplication, directory, position.number, position.kept)
         self._dealer.refuse, self._dealer.may_add = self._refuse, self._require_open
         async with reporting(summary, progress):
             self._committed = time.monotonic()
@@ -306,22 +294,15 @@ class _Call:
                         raise behind_end(eras.genesis.stream, "blocks (--flush)")
             await self._dealer.flush()
             self._position = replace(self._position, flushed=True)
-        self._conclude(await (await self._begin_commit(last=True)))
-
-    def _conclude(self, ends: Ends) -> None:
-        """Add up, and check that every document is accounted for in every stream."""
+        ends = await (await self._begin_commit(last=True))
         documents = self._dealer.number
         flushes = self._run.partitions if self._position.flushed else 0
         for split, eras in self._eras.items():
-            chains = [ends[number][split] for number in sorted(ends)]
-            totals = sum((chain.totals for chain in chains), Totals())
-            self._summary.streams[eras.genesis.stream] = PackedStream(
-                totals,
-                sum(chain.blocks for chain in chains),
-                sum(chain.open_tokens for chain in chains),
-                eras.writer.next_number,
-                eras.ended,
-            )
+            parts = [ends[number][split] for number in sorted(ends)]
+            totals = sum((part.totals for part in parts), Totals())
+            blocks, waiting = sum(part.blocks for part in parts), sum(part.open_tokens for part in parts)
+            held = PackedStream(totals, blocks, waiting, eras.writer.next_number, eras.ended)
+            self._summary.streams[eras.genesis.stream] = held
             if totals.records != documents + flushes or not totals.balanced:
                 raise DamagedError(
                     f"{eras.genesis.stream} accounts for {totals.records - flushes:,} of {documents:,} documents: this "
@@ -329,7 +310,6 @@ class _Call:
                 )
 
     def close(self) -> None:
-        """Give up what was not committed."""
         committing = self._committing
         if committing is not None and not committing.cancel() and not committing.cancelled():
             committing.exception()  # whatever it met, what ended this call met it as well
@@ -347,7 +327,6 @@ class Dealer:
     """Reads sources and gives their documents to the processes that mill; counts both in a summary."""
 
     judging: Judging | None = None
-    """Where duplicates are looked for."""
     may_add: Callable[[], None] | None = None
     """Called before documents are dealt out; may raise."""
 
@@ -356,13 +335,9 @@ class Dealer:
     ) -> None:
         """Go on from a position; documents below the offset that is ``wanted`` of a partition are milled already."""
         self.millers, self.summary, self.plan, self.wanted = millers, summary, plan, wanted
-        self.number = position.number
-        """Of the next document."""
-        self.offsets = list(position.offsets)
-        """By partition: the offset of its next document."""
+        self.number, self.offsets = position.number, list(position.offsets)  # of the next document, and by partition
         self.shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
-        self.refuse: Callable[[Refused], None] = summary.refuse
-        """Called with what is no document; may raise."""
+        self.refuse: Callable[[Refused], None] = summary.refuse  # may raise
         self._open: dict[int, list[Item]] = {}
         self._open_numbers: dict[int, list[int]] = {}
         self._open_bytes: dict[int, int] = {}
@@ -373,12 +348,9 @@ class Dealer:
         start: OrderState,
         between: Callable[[OrderState], Awaitable[None]] | None = None,
     ) -> None:
-        """Deal out all documents behind a place, up to the plan's limit; ``between`` is called after each chunk.
-
-        What waits for more is dealt out by `deal_open`.
-        """
+        """Deal out all behind a place, up to the limit, but for what waits for more; ``between`` follows each chunk."""
         self.summary.bytes_total = sum(source.size for source in sources)
-        reading = parted(sources, self.millers.scan, AHEAD + self.plan.processes)
+        reading = [parted(source, self.millers.scan, AHEAD + self.plan.processes) for source in sources]
         with ReadingOrder(reading, start) as order:
             async for turn in order.turns():
                 if turn is None:  # the next chunk may take long
@@ -430,7 +402,6 @@ class Dealer:
         await self.millers.mill(*self._taken(partition))
 
     def _taken(self, partition: int) -> tuple[DocumentBatch, int]:
-        """Return the documents of a partition that wait for more, and their bytes."""
         items, size = self._open.pop(partition), self._open_bytes.pop(partition)
         if self.may_add is not None and self.offsets[partition] > self.wanted[partition]:
             self.may_add()
@@ -466,11 +437,7 @@ def geneses_of(plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list
     return [Genesis(stream.name, recipe, starts, segment_blocks, versions) for stream, recipe in plan.recipes.items()]
 
 
-def bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
-    """Let the store hold the streams; return their geneses as it has them.
-
-    Raises FingerprintError where it holds one of that name that was made with other settings.
-    """
+def _bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
     found = []
     for genesis in geneses_of(plan, partitions, segment_blocks):
         info = StreamInfo.from_genesis(genesis, segment_blocks)
@@ -488,14 +455,10 @@ def held_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
     return None
 
 
-def begin_run(
+def _begin_run(
     store: Store, files: PackFiles, topic_plan: RawTopicPlan, sources: Sequence[DocumentSource], fresh: PackRun
 ) -> PackRun:
-    """Return the run that this call continues, or one that it begins, which is noted on return.
-
-    Raises InputError where the store holds another run's documents, or the sources have changed; and StoreError where a
-    stream of that name was filled from Kafka.
-    """
+    """Return the run that this call continues, or one that it begins, which is noted on return. Raises as `pack`."""
     known = files.read_run()
     if known is None:
         for stream in topic_plan.recipes:
@@ -522,11 +485,8 @@ def begin_run(
     return known
 
 
-def forget_nothing(store: Store, files: PackFiles, raw_topic: str) -> None:
-    """Remove what an earlier call noted that has packed nothing at all: it binds no other command.
-
-    The caller has the store's lock.
-    """
+def _forget_nothing(store: Store, files: PackFiles, raw_topic: str) -> None:
+    """Remove what an earlier call noted that has packed nothing at all; the caller has the store's lock."""
     run = files.read_run()
     if run is None or ((held := files.read_position()) is not None and held.number):
         return
@@ -562,10 +522,7 @@ def _require_streams(store: Store, plan: RawTopicPlan) -> None:
 
 
 def require_unchanged(run: PackRun, sources: Sequence[DocumentSource], *, read: bool = False) -> None:
-    """Check that the sources are what they were when a run began; those of another time are read, with ``read`` all.
-
-    Raises InputError where one has changed; names it.
-    """
+    """Raise InputError where a source is not what it was when a run began; ``read`` all, or those of another time."""
     known = run.sources
     if read:
         known = tuple(seen._replace(modified=-1) if seen.digest else seen for seen in known)
@@ -578,7 +535,6 @@ def require_unchanged(run: PackRun, sources: Sequence[DocumentSource], *, read: 
 
 
 def _seen(source: DocumentSource) -> KnownSource:
-    """Return what is known of a source without reading it."""
     if not isinstance(source, FileSource) or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing
         return look_at_source(source).seen
     status = Path(source.path).stat()
@@ -586,12 +542,8 @@ def _seen(source: DocumentSource) -> KnownSource:
 
 
 def _newest(sources: Sequence[DocumentSource]) -> int:
-    """Return when the newest file was changed, in milliseconds; now, where there is none."""
-    times = [
-        Path(source.path).stat().st_mtime_ns // 1_000_000
-        for source in sources
-        if isinstance(source, FileSource) and os.path.isfile(source.path)  # noqa: PTH113
-    ]
+    paths = [Path(source.path) for source in sources if isinstance(source, FileSource)]
+    times = [path.stat().st_mtime_ns // 1_000_000 for path in paths if os.path.isfile(path)]  # noqa: PTH113
     return max(0, max(times, default=time.time_ns() // 1_000_000))
 
 

@@ -1,9 +1,9 @@
 """Large files, read in parts by several processes: the items, and the chunks, are those that one reader makes.
 
 A file of JSON lines is divided by bytes, a parquet file by row groups. A part is scanned by any process, in any order:
-`scan` says which documents are in it. What a chunk is depends on all that comes before it in the file; so the parts'
-documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
-stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
+`scan` says which documents are in it. What a chunk is depends on all that comes before it; so the parts' documents go
+through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file stays there
+(`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
 
 Processes that share no memory read parts that are sources by themselves instead (`app.tools.produce.dask_lanes`).
 """
@@ -23,8 +23,7 @@ from tokenmill.errors import SourceError
 
 from ...sources.encodings import BUFFER_BYTES, DAMAGE
 from ...sources.file_sources import Chunker, FileSource, Reading, broken_chunk, open_found
-from ...sources.formats.columnar import read_parquet, row_groups
-from ...sources.formats.parquet_pages import RowGroup
+from ...sources.formats.columnar import RowGroup, read_parquet, row_groups
 from ...sources.formats.text import line_start, lines_between, read_lines
 from ...sources.items import DocumentSource, Entry, FileSlice, Item, ItemChunk, Place, Refused, Unmet, readable
 
@@ -36,35 +35,28 @@ SPARSE: Final = 8
 """Slices are read one by one where there is that many times as much between them ..."""
 LONG_BYTES: Final = 1 << 10
 """... and where they are this long on average: a call of the system takes no longer than to copy as much."""
-_COLUMNS: Final = 5
-"""Of `ScannedPart.entries`."""
-_ELSEWHERE: Final = -1
-"""Instead of a length: the outcome is among those with their bytes."""
+_COLUMNS: Final = 5  # of `ScannedPart.entries`
+_ELSEWHERE: Final = -1  # instead of a length: the outcome is among those with their bytes
 
 
-class LinesPart(NamedTuple):
+class _LinesPart(NamedTuple):
     """The lines of a file that begin at the bytes ``[begin, end)``."""
 
     path: str
     root: str
-    """The folder that it was found in; empty: none."""
     begin: int
     end: int
 
 
-class RowsPart(NamedTuple):
-    """One row group of a parquet file."""
-
+class _RowsPart(NamedTuple):
     path: str
     root: str
     group: int
-    before: int
-    """Rows of the groups before it."""
+    before: int  # rows of the groups before it
     passed: int
-    """Rows of the file that are passed over."""
 
 
-Part: TypeAlias = LinesPart | RowsPart
+Part: TypeAlias = _LinesPart | _RowsPart
 Outcome: TypeAlias = Item | Refused | Unmet
 
 
@@ -73,16 +65,14 @@ class ScannedPart:
     """What is in a part."""
 
     numbers: int
-    """How far the numbers of entries go on in it: its lines, or its rows."""
+    """How far the numbers of entries go on in it."""
     entries: npt.NDArray[np.int64]
     """Shape ``[entries, 5]``: each one's number in the part (from 1), its end in the file, and of a document that is
     the bytes of its line, where these begin, how many they are, and whether it needs an id."""
     others: Sequence[Outcome]
     """What the entries of length -1 are, in order."""
     keys: Sequence[bytes | None] = ()
-    """Of the documents that are lines; none where the shape has no key."""
     damage: str = ""
-    """Why it cannot be read to its end."""
 
 
 Scan: TypeAlias = Callable[[Part], "Future[ScannedPart]"]
@@ -92,12 +82,12 @@ Scan: TypeAlias = Callable[[Part], "Future[ScannedPart]"]
 def scan(part: Part, reading: Reading) -> ScannedPart:
     """Return what is in a part; raises nothing for what is in the file."""
     try:
-        return _scanned_lines(part, reading) if isinstance(part, LinesPart) else _scanned_rows(part, reading)
+        return _scanned_lines(part, reading) if isinstance(part, _LinesPart) else _scanned_rows(part, reading)
     except OSError as error:
         return ScannedPart(0, np.empty((0, _COLUMNS), np.int64), (), damage=error.strerror or str(error))
 
 
-def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
+def _scanned_lines(part: _LinesPart, reading: Reading) -> ScannedPart:
     shape, needs = reading.shape_of(readable(part.path)), reading.needs
     entries: list[tuple[int, int, int, int, bool]] = []
     others: list[Outcome] = []
@@ -121,7 +111,7 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
     return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, _COLUMNS), others, keys)
 
 
-def _scanned_rows(part: RowsPart, reading: Reading) -> ScannedPart:
+def _scanned_rows(part: _RowsPart, reading: Reading) -> ScannedPart:
     source = FileSource(part.path, reading, 0, groups=range(part.group, part.group + 1), root=part.root)
     chunker = Chunker(reading.shape_of(source.name), source.name, Place())
     entries: list[tuple[int, int, int, int, bool]] = []
@@ -143,9 +133,7 @@ class PartedSource(FileSource):
 
     scan: Scan
     ahead: int
-    """Parts that are scanned before they are needed."""
     row_groups: Sequence[RowGroup] = ()
-    """Of a parquet file."""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items, as `FileSource.chunks` does; values that are in the file are `FileSlice`."""
@@ -164,12 +152,12 @@ class PartedSource(FileSource):
         file = self.path, self.root
         if not self.row_groups:
             for begin in range(start.byte, self.size, PART_BYTES):
-                yield LinesPart(*file, begin, min(begin + PART_BYTES, self.size))
+                yield _LinesPart(*file, begin, min(begin + PART_BYTES, self.size))
             return
         before = 0
         for number, group in enumerate(self.row_groups):
             if before + group.rows > start.entry:
-                yield RowsPart(*file, number, before, start.entry)
+                yield _RowsPart(*file, number, before, start.entry)
             before += group.rows
 
     def _entries(self, start: Place) -> Iterator[Entry]:
@@ -204,12 +192,8 @@ class PartedSource(FileSource):
                 yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
 
-def parted(sources: Sequence[DocumentSource], scan_part: Scan, ahead: int) -> list[DocumentSource]:
-    """Return the sources, those divided that can be; `scan` scans their parts."""
-    return [_parted(source, scan_part, ahead) for source in sources]
-
-
-def _parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSource:
+def parted(source: DocumentSource, scan_part: Scan, ahead: int) -> DocumentSource:
+    """Return the source, divided if it can be; `scan` scans its parts."""
     if not isinstance(source, FileSource) or source.reading.mapping is not None:
         return source
     if source.size < LEAST_BYTES or not os.path.isfile(source.path):  # noqa: PTH113 - raises nothing

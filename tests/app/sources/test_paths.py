@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.sources.reading import reading_of
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, is_piped, read_items
-from tokenmill.app.sources.archives import zip_sources
+from tokenmill.app.sources.paths import zip_sources
 from tokenmill.app.sources.source_changes import look_at_source, look_at_sources
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))

@@ -4,7 +4,7 @@ import json
 import sqlite3
 import traceback
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import event
@@ -15,7 +15,7 @@ from tests.conftest import TopicFactory
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, read_items
 from tokenmill.app.sources.items import Place
-from tokenmill.app.sources.sql import READ_ONLY, ROWS, SqlSource, sql_sources
+from tokenmill.app.sources.sql import READ_ONLY, ROWS, SqlSource
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import InputError
@@ -42,7 +42,7 @@ def change(path: Path, statement: str) -> None:
 def test_rows_become_documents(tmp_path: Path) -> None:
     """With the columns that are named."""
     url = database(tmp_path / "a.db", 3)
-    found = list(read_items(sql_sources([url], QUERY, reading_of(metadata_fields=["score"]))))
+    found = list(read_items([SqlSource(url, QUERY, reading_of(metadata_fields=["score"]))]))
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
         {"id": n, "text": f"página {n}", "score": n / 4} for n in range(3)
     ]
@@ -65,7 +65,7 @@ def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
     """It is no query, or the database refuses it."""
     url = database(tmp_path / "a.db", 3)
     with pytest.raises(InputError, match=r"it is no query|readonly|one statement"):
-        sql_sources([url], query.format(tmp_path), reading_of())[0].signature()
+        SqlSource(url, query.format(tmp_path), reading_of()).signature()
     with sqlite3.connect(tmp_path / "a.db") as connection:
         assert connection.execute("SELECT count(*) FROM pages").fetchone() == (3,)
     connection.close()
@@ -74,13 +74,13 @@ def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
 
 def test_only_the_query_has_a_cursor_of_the_server(tmp_path: Path) -> None:
     """Postgres declares one for whatever is read in parts, and refuses it for what is no query."""
-    (source,) = sql_sources([database(tmp_path / "a.db", 3)], QUERY, reading_of())
+    source = SqlSource(database(tmp_path / "a.db", 3), QUERY, reading_of())
     found: list[tuple[str, int | None]] = []
 
     def executed(_connection: Any, _cursor: Any, statement: str, _values: Any, context: Any, _many: bool) -> None:  # noqa: FBT001
         found.append((statement, context.execution_options.get("yield_per")))
 
-    event.listen(cast("SqlSource", source)._engine, "before_cursor_execute", executed)
+    event.listen(source._engine, "before_cursor_execute", executed)
     source.signature()
     assert found == [(READ_ONLY["sqlite"], None), (QUERY, ROWS)]
 
@@ -88,7 +88,7 @@ def test_only_the_query_has_a_cursor_of_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize("query", ["-- of all\nselect {}", "/* all */ ( SELECT {} )", "WITH p AS (SELECT {}) TABLE"])
 def test_a_query_may_begin_as_queries_do(query: str, tmp_path: Path) -> None:
     """With a comment, a bracket, in any case."""
-    sql_sources([database(tmp_path / "a.db", 3)], query.format("1 ORDER BY 1"), reading_of())
+    SqlSource(database(tmp_path / "a.db", 3), query.format("1 ORDER BY 1"), reading_of())
 
 
 @pytest.mark.filterwarnings("ignore:Query string argument")
@@ -109,7 +109,7 @@ def test_a_password_of_a_database_reaches_no_name_id_or_message(url: str, tmp_pa
     url = url.format(tmp_path / "a.db")
     shown = []
     try:
-        (source,) = sql_sources([url], "SELECT body AS text, number FROM pages ORDER BY 2", reading_of())
+        source = SqlSource(url, "SELECT body AS text, number FROM pages ORDER BY 2", reading_of())
         shown += [source.name, *map(str, read_items([source]))]
         source.signature()
     except InputError as error:
@@ -140,7 +140,7 @@ def test_a_result_goes_on_from_any_chunk(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_is_refused(tmp_path: Path, query: str, url: str, message: str) -> None:
     """And says what to do, without a password."""
     with pytest.raises(InputError, match=message) as raised:
-        list(read_items(sql_sources([url.format(tmp_path)], query, reading_of())))
+        list(read_items([SqlSource(url.format(tmp_path), query, reading_of())]))
     assert "secret" not in str(raised.value)
 
 
@@ -162,7 +162,7 @@ async def test_a_run_goes_on_and_a_changed_result_is_refused(
     identity = run_identity(raw, {"sql": QUERY}, [url])
 
     async def run(limit: int | None = None) -> int:
-        sources = sql_sources([url], QUERY, reading_of())
+        sources = [SqlSource(url, QUERY, reading_of())]
         return (await produce(settings, raw, sources, RunPlan(identity=identity, limit=limit))).documents
 
     assert await run(5000) == 5000

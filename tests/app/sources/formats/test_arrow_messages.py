@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.test_recoding import Drops
-from tokenmill.app.sources.formats.arrow_messages import Messages, messages_of
+from tokenmill.app.sources.formats.columnar import Messages, messages_of
 from tokenmill.app.sources.items import MEMORY_BYTES, TooMuchMemoryError
 
 TABLE = pa.table(

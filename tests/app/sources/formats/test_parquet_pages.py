@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.sources.formats.parquet_pages import MAGIC, pages_of, row_groups_of
+from tokenmill.app.sources.formats.columnar import PARQUET_MAGIC, pages_of, row_groups_of
 from tokenmill.app.sources.items import MEMORY_BYTES, TooMuchMemoryError
 
 TABLE = pa.table(
@@ -75,7 +75,7 @@ def test_a_list_of_columns_that_takes_too_much_is_refused() -> None:
     """The library takes a kilobyte for a struct of a byte, and there may be a million of them in a megabyte."""
     many = 1_000_000
     footer = b"\x49\x1c\x19\xfc" + bytes([many & 127 | 128, many >> 7 & 127 | 128, many >> 14]) + bytes(many + 2)
-    made = io.BytesIO(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC)
+    made = io.BytesIO(PARQUET_MAGIC + footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC)
     with pytest.raises(TooMuchMemoryError, match="--unpack-memory 1GiB"):
         row_groups_of(made, MEMORY_BYTES)
 
@@ -83,7 +83,7 @@ def test_a_list_of_columns_that_takes_too_much_is_refused() -> None:
 @given(data=st.binary(max_size=200))
 def test_what_is_no_footer_is_said_in_time(data: bytes) -> None:
     """Whatever it claims: lists of more values than there are bytes, numbers of any size, structs in structs."""
-    made = io.BytesIO(MAGIC + data + len(data).to_bytes(4, "little") + MAGIC)
+    made = io.BytesIO(PARQUET_MAGIC + data + len(data).to_bytes(4, "little") + PARQUET_MAGIC)
     try:
         for group in row_groups_of(made, MEMORY_BYTES):
             for chunk in group.chunks:

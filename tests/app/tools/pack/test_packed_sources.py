@@ -15,7 +15,7 @@ from tests.app.sources.test_sql import change
 from tests.app.sources.web import Web, serving
 from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, rows, small_settings
 from tokenmill.app.sources import DocumentSource, Item, find_sources, read_items
-from tokenmill.app.sources.sql import sql_sources
+from tokenmill.app.sources.sql import SqlSource
 from tokenmill.app.tools.pack.pack_verification import verify_pack
 from tokenmill.app.tools.pack.packing_run import PackSummary, pack
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample
@@ -70,7 +70,7 @@ class Scene:
     def sources(self) -> list[DocumentSource]:
         """Open the sources."""
         remote = find_sources([f"{self._web.address}/a.jsonl"], self.how)
-        return [*remote, *sql_sources([self._url], QUERY, self.how), *find_sources([str(self._pages)], self.how)]
+        return [*remote, SqlSource(self._url, QUERY, self.how), *find_sources([str(self._pages)], self.how)]
 
     def packed(self, **plan: Any) -> PackSummary:
         """Pack the sources."""

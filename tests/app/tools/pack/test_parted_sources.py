@@ -61,7 +61,7 @@ def plain(chunk: ItemChunk) -> tuple[Any, ...]:
 def require_same(path: Path, reading: Reading) -> int:
     """Fail unless the parts give the chunks that the whole file gives, from the end of each on; return how many."""
     whole = FileSource(str(path), reading)
-    (divided,) = parted([whole], here(reading), 2)
+    divided = parted(whole, here(reading), 2)
     assert isinstance(divided, PartedSource)
     chunks = [plain(chunk) for chunk in whole.chunks(Place())]
     assert [plain(chunk) for chunk in divided.chunks(Place())] == chunks
@@ -153,14 +153,14 @@ def test_what_cannot_be_divided_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1" * parted_sources.LEAST_BYTES)
     sources = [FileSource(str(path), reading_of()) for path in sorted(tmp_path.iterdir())]
 
-    assert parted(sources, here(reading_of()), 2) == sources
+    assert [parted(source, here(reading_of()), 2) for source in sources] == sources
 
 
 def test_a_part_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     """As a file does that goes while it is read."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 9000)
-    (divided,) = parted([FileSource(str(path), reading_of())], here(reading_of()), 1)
+    divided = parted(FileSource(str(path), reading_of()), here(reading_of()), 1)
     path.unlink()
 
     (chunk,) = divided.chunks(Place())
@@ -204,7 +204,8 @@ def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read_in_parts(
         path.write_bytes(b'{"text": "S3cret"}\n' * 10)
         if suffix == "parquet":
             pq.write_table(table, path, row_group_size=5)
-    (divided,) = parted(find_sources([str(file.parent)], reading), here(reading), 2)
+    (source,) = find_sources([str(file.parent)], reading)
+    divided = parted(source, here(reading), 2)
     assert isinstance(divided, PartedSource)
     (before,) = divided.chunks(Place())
     file.unlink()
