@@ -1,8 +1,7 @@
 """From files into segments of a store, without Kafka: what `produce`, mill and segment worker make, byte for byte.
 
 - `packing_run` is a run: it reads, numbers and deals out documents, commits, and closes eras.
-- `mill_processes` are the processes that mill, each with some of the partitions.
-- `judging` leaves out what was seen before.
+- `mill_processes` are the processes that mill, each with some of the partitions; what was seen before is left out.
 - `partition_packer` is what they write, and eras.
 - `parted_sources` divides large files, so that the processes read them side by side.
 - `pack_state` is what a killed run leaves, and the next one goes on from.

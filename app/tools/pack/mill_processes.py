@@ -1,6 +1,9 @@
-"""The processes that mill, and scan parts of files: what they are asked, and what they answer.
+"""The processes that mill, and scan parts of files: what they are asked, and what they answer; and what judges for all.
 
 Each has some of the partitions. It does what it is asked in order, but scans first: others wait for what is in a part.
+
+Where duplicates are looked for, each process signs its documents, and this one judges them in their numbers' order: so
+verdicts are a function of the sources alone, whatever the processes do.
 """
 
 import asyncio
@@ -23,19 +26,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import TokenMillError
-from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.records import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.wire.genesis import Genesis
 
-from ...milling.duplicates.parameters import deduplication_of
-from ...milling.duplicates.verdicts import Verdicts
+from ...milling.duplicates.parameters import Deduplication, deduplication_of
+from ...milling.duplicates.signatures import Hashes
+from ...milling.duplicates.signing import sign_records
+from ...milling.duplicates.verdicts import Verdicts, rejections
+from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
+from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile
 from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
 from ..verify.reference_sample import ReferenceSample
-from .judging import Integers, Signed, Signer
 from .pack_state import PackFiles
 from .parted_sources import Part, ScannedPart, read_slices, scan
 from .partition_packer import ChainEnd
@@ -45,14 +51,14 @@ if TYPE_CHECKING:  # they import what is here
     from .partition_packer import PartitionPacker
 
 T = TypeVar("T")
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 WAITING_BYTES: Final = 16 << 20
-"""Bytes of documents that wait at a process."""
+"""Of documents that wait at a process."""
 NO_TIME: Final = -1
 """A document in a file has no time."""
 _NO_SLICE: Final = -1
-_SCANS, _OTHERS, _END = range(3)
-"""Which requests come first."""
+_SCANS, _OTHERS, _END = range(3)  # which requests come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,9 @@ class MillTask:
     reading: Reading
     files: PackFiles
     threads: int
-    """Of a process's tokenizer."""
     rejects: bool
-    """Whether what is filtered out is listed."""
     open_partition: "Callable[[MillTask, Stages, int], PartitionPacker | PartitionVerifier]"
-    """Opens a partition: to pack it, or to verify it."""
     sample: ReferenceSample | None = None
-    """What the reference computes as well, where the store is verified."""
 
 
 class DocumentBatch(NamedTuple):
@@ -82,14 +84,13 @@ class DocumentBatch(NamedTuple):
     partition: int
     first_offset: int
     files: Sequence[tuple[str, str]]
-    """Path, and the folder that it was found in (`FileSlice`)."""
-    slices: npt.NDArray[np.int64]
-    """Shape ``[documents, 3]``: number of the file, begin and length; -1 where the value is among ``values``."""
+    """Path and root (`FileSlice`)."""
+    slices: Integers
+    """Shape ``[documents, 3]``: file, begin and length; -1 where the value is among ``values``."""
     values: Sequence[bytes]
     keys: Sequence[bytes | None]
-    """None at all where no document has one."""
+    """None at all where no document has one; so with ``ends``."""
     ends: Sequence[bytes] = ()
-    """Of each value its `FileSlice.end`; none at all where no document has one."""
 
 
 Request: TypeAlias = tuple[str, tuple[Any, ...]]
@@ -113,16 +114,9 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Docume
             rows.append((_NO_SLICE, 0, 0))
             values.append(value)
             ends.append(b"")
-    keys = [item.key for item in items]
-    return DocumentBatch(
-        partition,
-        first_offset,
-        list(files),
-        np.array(rows, np.int64).reshape(-1, 3),
-        values,
-        keys if any(key is not None for key in keys) else (),
-        ends if any(ends) else (),
-    )
+    slices = np.array(rows, np.int64).reshape(-1, 3)
+    keys = [item.key for item in items] if any(item.key is not None for item in items) else []
+    return DocumentBatch(partition, first_offset, [*files], slices, values, keys, ends if any(ends) else ())
 
 
 def records_of(batch: DocumentBatch) -> list[Record]:
@@ -143,6 +137,36 @@ def records_of(batch: DocumentBatch) -> list[Record]:
     return [Record(offset, NO_TIME, key, value) for offset, key, value in zip(offsets, keys, found, strict=False)]
 
 
+class _Signed(NamedTuple):
+    """The documents of a batch that the steps keep."""
+
+    offsets: Integers
+    hashes: Hashes
+
+
+class _Signer:
+    """Signs what is dealt out to one partition, and holds it until the verdicts come."""
+
+    def __init__(self, mill: PartitionMill, deduplication: Deduplication, stages: Stages, topic: str) -> None:
+        """Tell the verdicts to ``stages``, which are those of the mill alone."""
+        self._mill, self._deduplication, self._seen, self._topic = mill, deduplication, stages.seen, topic
+        self._begin = mill.next_offset  # documents before it are milled: they are signed for others' sake
+        self._waiting: deque[tuple[Sequence[SourceRecord], Looked]] = deque()
+
+    def sign(self, records: Sequence[SourceRecord]) -> _Signed:
+        """Take the next records through the steps, and hold those that are to be milled. Raises as the mill."""
+        found = sign_records(self._mill, self._deduplication, records, self._begin)
+        self._waiting.append((found.milled, found.looked))
+        return _Signed(found.offsets, found.hashes)
+
+    def judged(self, offsets: Integers, verdicts: Verdicts) -> tuple[Sequence[SourceRecord], Looked]:
+        """Return the records that were signed first of those that wait; what is told of their duplicates is known."""
+        told = rejections(verdicts, lambda partition, offset: f"{self._topic}/{partition}/{offset}")
+        self._seen.clear()
+        self._seen.update((int(offset), one) for offset, one in zip(offsets.tolist(), told, strict=True) if one)
+        return self._waiting.popleft()
+
+
 class _Miller:
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
         self._reading = task.reading
@@ -153,7 +177,7 @@ class _Miller:
         deduplication = deduplication_of(recipe.dedup)
         if deduplication is not None:
             self._signers = {
-                number: Signer(packer.mill, deduplication, each[number], recipe.raw_topic)
+                number: _Signer(packer.mill, deduplication, each[number], recipe.raw_topic)
                 for number, packer in self.packers.items()
             }
         keep_loaded()
@@ -164,7 +188,7 @@ class _Miller:
     def mill(self, batch: DocumentBatch) -> None:
         self.packers[batch.partition].take(records_of(batch))
 
-    def sign(self, batch: DocumentBatch) -> Signed:
+    def sign(self, batch: DocumentBatch) -> _Signed:
         return self._signers[batch.partition].sign(records_of(batch))
 
     def judged(self, partition: int, offsets: Integers, verdicts: Verdicts) -> None:
@@ -221,8 +245,6 @@ def _work(connection: Connection) -> None:
 
 @dataclass(slots=True)
 class _Process:
-    """One of the processes, as it is seen from here."""
-
     connection: Connection
     process: BaseProcess
     partitions: Sequence[int]
@@ -249,7 +271,6 @@ class _Process:
         return found
 
     def run(self, task: MillTask) -> None:
-        """Say what it is to do, and take the answers as they come; in a thread of its own."""
         try:
             self.connection.send((self.partitions, task))
             while True:
@@ -261,13 +282,12 @@ class _Process:
                     found.set_result(answer)
         except (EOFError, OSError):
             self.process.join()
-            self.fail(
-                TokenMillError(
-                    f"the process that packed partitions {', '.join(map(str, self.partitions))} ended with code "
-                    f"{self.process.exitcode} (-9: killed, perhaps for its memory; else see above): the same command "
-                    "goes on; with fewer --processes it takes less memory"
-                )
+            why = (
+                f"the process that packed partitions {', '.join(map(str, self.partitions))} ended with code "
+                f"{self.process.exitcode} (-9: killed, perhaps for its memory; else see above): the same command "
+                "goes on; with fewer --processes it takes less memory"
             )
+            self.fail(TokenMillError(why))
 
     def fail(self, error: BaseException) -> None:
         with self.lock:
@@ -283,7 +303,6 @@ class Millers:
     """The processes; a context manager that starts and ends them."""
 
     def __init__(self, task: MillTask, partitions: int, processes: int) -> None:
-        """Divide ``partitions`` among ``processes``, which are at most as many."""
         count = max(1, min(processes, partitions))
         self._assigned = [list(range(number, partitions, count)) for number in range(count)]
         self._task = task
@@ -308,10 +327,7 @@ class Millers:
         self._stack.close()
 
     async def opened(self) -> dict[int, int]:
-        """Return, when all partitions are open, the offset that each wants next.
-
-        Raises TokenMillError where one cannot be opened.
-        """
+        """Return the offset that each partition wants next, once all are open; TokenMillError where one cannot be."""
         return await joined([one.opened for one in self._processes])
 
     def scan(self, part: Part) -> "Future[ScannedPart]":
@@ -327,13 +343,10 @@ class Millers:
         return found
 
     async def mill(self, batch: DocumentBatch, size: int) -> None:
-        """Give a partition's process its next documents, of ``size`` bytes; waits while it has enough.
-
-        Raises TokenMillError: what the process met.
-        """
+        """Give a partition's process documents, of ``size`` bytes; waits while it has enough. Raises what it meets."""
         await self._give(batch.partition, size, "mill", batch)
 
-    def sign(self, batch: DocumentBatch) -> "Future[Signed]":
+    def sign(self, batch: DocumentBatch) -> "Future[_Signed]":
         """Have a partition's next documents signed; they are not milled before `judged`."""
         return self._of(batch.partition).ask("sign", batch)
 
@@ -374,3 +387,67 @@ async def joined(answers: Iterable["Future[dict[int, T]]"]) -> dict[int, T]:
         part: dict[int, T] = await asyncio.wrap_future(answer)
         found |= part
     return found
+
+
+class _Part(NamedTuple):
+    batch: DocumentBatch
+    numbers: Integers
+    size: int
+    signed: "Future[_Signed]"
+
+
+class Judging:
+    """Judges documents in the order of their numbers, and gives them on to be milled.
+
+    A round is what was dealt out to all partitions since the round before; while it is signed, that one is judged.
+    """
+
+    def __init__(
+        self, millers: Millers, deduplication: Deduplication, directory: Path, number: int = 0, kept: int = 0
+    ) -> None:
+        """Go on before the document ``number``, when ``kept`` documents were kept; as `Window`."""
+        self._millers = millers
+        self.window = Window(deduplication, directory, kept)
+        self._rounds: deque[list[_Part]] = deque()
+        self._mark, self._marked = number, kept
+
+    def mark(self, number: int) -> None:
+        """Remember the place before the document ``number``, of which no later one is dealt out yet."""
+        self._mark, self._marked = number, -1
+
+    @property
+    def kept(self) -> int:
+        """How many documents before the place were kept, once all are judged."""
+        return self._marked if self._marked >= 0 else self.window.kept
+
+    async def deal(self, parts: Sequence[tuple[DocumentBatch, Sequence[int], int]]) -> None:
+        """Have a round signed: batches, the numbers of their documents, and their bytes. Raises as `Millers.mill`."""
+        sign = self._millers.sign
+        self._rounds.append([_Part(one, np.array(numbers, np.int64), size, sign(one)) for one, numbers, size in parts])
+        if len(self._rounds) > 1:
+            await self._judge(self._rounds.popleft())
+
+    async def settle(self) -> None:
+        """Judge all that was dealt out, and give it on. Raises as `Millers.mill`."""
+        while self._rounds:
+            await self._judge(self._rounds.popleft())
+
+    async def _judge(self, parts: Sequence[_Part]) -> None:
+        signed = [(part, await asyncio.wrap_future(part.signed)) for part in parts]
+        if not parts:
+            return
+        numbers = np.concatenate([part.numbers[one.offsets - part.batch.first_offset] for part, one in signed])
+        offsets = np.concatenate([one.offsets for _, one in signed])
+        partitions = np.repeat([part.batch.partition for part, _ in signed], [len(one.offsets) for _, one in signed])
+        places = np.column_stack([partitions, offsets]).astype(np.uint64)
+        order, before = np.argsort(numbers), self.window.kept
+        found = self.window.judge(np.concatenate([one.hashes for _, one in signed])[order], places[order])
+        if self._marked < 0 and any(part.numbers[-1] >= self._mark for part in parts):
+            self._marked = before + int(((found.kinds == 0) & (numbers[order] < self._mark)).sum())
+        back = np.argsort(order)
+        kinds, told, begin = found.kinds[back], found.places[back], 0
+        for part, one in signed:
+            end = begin + len(one.offsets)
+            verdicts = Verdicts(kinds[begin:end], told[begin:end])
+            await self._millers.judged(part.batch.partition, one.offsets, verdicts, part.size)
+            begin = end

@@ -52,12 +52,11 @@ class PackRun:
     """Which command fills the streams."""
 
     run: str
-    """The identity of the command (`run_identity`); empty where no other call can continue it."""
+    """The command's identity (`run_identity`); empty where no other call can continue it."""
     partitions: int
     first_offset: int
-    """Of the first document of each partition."""
     closed: int
-    """Milliseconds that eras have as the time when they were closed: the time of the newest source."""
+    """Milliseconds that eras have as the time of their closing: that of the newest source."""
     sources: tuple[KnownSource, ...]
     """As they were at the beginning; without digests until they are known."""
     order: str = ORDER
@@ -68,18 +67,14 @@ class PackPosition:
     """A place between two chunks: all documents before it are milled, in all partitions, and durable."""
 
     number: int
-    """Of the next document."""
     state: OrderState
     offsets: tuple[int, ...]
-    """By partition: the offset of its next document."""
     refused: int = 0
     broken: int = 0
     unmet: int = 0
     without_field: int = 0
     letters: int = 0
-    """Bytes of the file of the sources' dead letters."""
     flushed: bool = False
-    """Whether the open blocks were filled after the last document."""
     kept: int = 0
     """How many documents before the place are no duplicates, where these are looked for."""
 
@@ -115,11 +110,11 @@ class PackFiles:
         return self.directory / f"{name}-{partition}.jsonl"
 
     def read_run(self) -> PackRun | None:
-        """Return the run; None where there is none.
-
-        Raises StoreError where another version wrote it, and DamagedError where it was changed.
-        """
-        run = self._read(RUN_FILE, _run_of)
+        """Return the run, or None; StoreError where another version wrote it, DamagedError where it was changed."""
+        run = self._read(
+            RUN_FILE,
+            lambda values: PackRun(**values | {"sources": tuple(KnownSource(*seen) for seen in values["sources"])}),
+        )
         if run is not None and run.order != ORDER:
             raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
         return run
@@ -162,10 +157,6 @@ class PackFiles:
     def _write(self, name: str, values: Mapping[str, Any]) -> None:
         with blaming(self.directory):
             put_file(self.directory / name, canonical_json(values) + b"\n")
-
-
-def _run_of(values: dict[str, Any]) -> PackRun:
-    return PackRun(**values | {"sources": tuple(KnownSource(*seen) for seen in values["sources"])})
 
 
 def _position_of(values: dict[str, Any]) -> PackPosition:

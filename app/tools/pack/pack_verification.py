@@ -30,8 +30,7 @@ from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.two_sides import StoreSide
 from ..verify.verify_bounds import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import BlockRun, ChainResult, EraResult, VerifyDifference, VerifyResult
-from .judging import Judging
-from .mill_processes import Millers, MillTask, joined
+from .mill_processes import Judging, Millers, MillTask, joined
 from .pack_state import PackFiles, PackPosition, pack_directory
 from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
 from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
@@ -52,7 +51,7 @@ async def verify_pack(
     they name. Runs of documents that ``sample`` chooses are computed by the reference as well.
 
     Raises InputError where a source has changed since it was packed, or the store was packed by another command;
-    StoreError where the store holds no such streams; and as `pack`.
+    StoreError where the store holds no such streams; DamagedError where their description was changed; and as `pack`.
     """
     topic_plan = await asyncio.to_thread(plan_pack, settings, plan.raw_topic, plan.partitions)
     own = settings.for_topic(plan.raw_topic)
@@ -96,18 +95,14 @@ async def verify_pack(
         blocks = {chain.partition: chain.store_equal for chain in chains if chain.stream == genesis.stream}
         eras.append(_check_eras(settings, genesis, blocks, all_packed=packed and not differences))
         differences += eras[-1].differences
-    return VerifyResult(
-        chains, differences, (), read.seconds, sample.seed, [one for one in eras if one.eras or not one.differences]
-    )
+    eras = [one for one in eras if one.eras or not one.differences]
+    return VerifyResult(chains, differences, (), read.seconds, sample.seed, eras)
 
 
 def _held(
     settings: Settings, genesis: Genesis, tokenizer: TokenizerFile, differences: list[VerifyDifference]
 ) -> Genesis:
-    """Return the genesis as the store has it; compare what describes the stream.
-
-    Raises StoreError or DamagedError where the store does not hold the stream, or its description was changed.
-    """
+    """Return the genesis as the store has it, and compare what describes the stream. Raises as `verify_pack`."""
     directory = stream_directory(settings.store, genesis.stream)
     if not (directory / STREAM_FILE).exists():
         raise StoreError(f"{settings.store} does not hold {genesis.stream}: pack it, or check --store")
@@ -124,10 +119,7 @@ def _held(
 
 
 def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int], *, all_packed: bool) -> EraResult:
-    """Check that eras continue each other, name the hashes that the blocks have, and have all blocks.
-
-    ``blocks``: how many of each partition are right. Where that is ``all_packed``, each of them is in an era.
-    """
+    """Check that eras continue each other, and name the right ``blocks``; if ``all_packed``, each of these."""
     log, stream = EraLog(genesis.recipe.fingerprint), genesis.stream
 
     def differs(text: str, era: int) -> EraResult:
@@ -157,8 +149,6 @@ def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int],
 
 
 class _VerifiedChain:
-    """One chain, as the files make it, beside the store's."""
-
     def __init__(self, task: MillTask, genesis: Genesis, partition: int) -> None:
         self.recipe: Recipe = genesis.recipe
         self.mill = ChainMill(genesis.recipe, genesis_start(genesis, partition), message_bytes=MESSAGE_BYTES)

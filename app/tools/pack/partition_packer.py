@@ -1,8 +1,7 @@
 """What packing writes into the store: one partition, in the process that mills it, and the eras of a stream.
 
-Of a partition, blocks go into the store and letters into files. Eras are closed by the number of blocks alone, so that
-equal sources give equal eras; and when a call has read everything: only then is it known which part of the whole each
-partition has.
+Eras are closed by the number of blocks alone, so that equal sources give equal eras; and when a call has read
+everything: only then is it known which part of the whole each partition has.
 """
 
 import os
@@ -59,20 +58,17 @@ class LetterFile:
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
         """Append letters; `sync` makes them durable."""
-        data = b"".join(
-            orjson.dumps(  # as `tokenmill dead-letters show --json` shows one
-                {name: utf8(value) if isinstance(value, str) else value for name, value in letter.as_json().items()},
-                option=orjson.OPT_APPEND_NEWLINE,
-            )
-            for letter in letters
-        )
+        data = bytearray()
+        for letter in letters:  # as `tokenmill dead-letters show --json` shows one
+            shown = {name: utf8(one) if isinstance(one, str) else one for name, one in letter.as_json().items()}
+            data += orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
         if not data:
             return
         with blaming(self._path.parent):
             if self._descriptor < 0:
                 self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
                 sync_directory(self._path.parent)
-            write_at(self._descriptor, data, self.size)
+            write_at(self._descriptor, bytes(data), self.size)
         self.size += len(data)
 
     def sync(self) -> None:
@@ -98,21 +94,16 @@ def source_letter(topic: str, run: str, where: str, why: str, data: bytes) -> De
 
 @dataclass(frozen=True, slots=True)
 class ChainEnd:
-    """How far a chain is."""
+    """How far a chain is committed."""
 
     blocks: int
-    """Committed."""
     totals: Totals
     open_tokens: int
     verified: ChainResult | None = None
-    """What was found, where it was verified."""
 
 
-def append_new(writer: PartitionWriter, message: Message) -> None:
-    """Append the blocks that the store does not have yet.
-
-    Raises DifferenceError where the blocks are not those that the store goes on from.
-    """
+def _append_new(writer: PartitionWriter, message: Message) -> None:
+    """Append the blocks that the store lacks; DifferenceError where they are not those that it goes on from."""
     known = min(writer.next_block - message.first, message.count)
     block = message.first + known
     if (message.chains[known - 1] if known else message.before) != writer.chain_before(block):
@@ -133,8 +124,7 @@ class PartitionPacker:
     def __init__(self, task: "MillTask", stages: Stages, partition: int) -> None:
         """Lock the partition of all streams, recover it, and go on where it was.
 
-        Raises LockedError, DamagedError, DiskError or StoreError as `PartitionWriter.open`, and where the state is
-        damaged, or the store has lost blocks.
+        Raises LockedError, DamagedError, DiskError or StoreError as `PartitionWriter.open`; DamagedError for its state.
         """
         self._files, self._partition = task.files, partition
         self._topic = task.geneses[0].recipe.raw_topic
@@ -161,8 +151,7 @@ class PartitionPacker:
     def take(self, records: Sequence[SourceRecord], looked: Looked | None = None) -> None:
         """Mill consecutive records; those that all chains have passed are left out. ``looked`` is for the mill.
 
-        Raises EngineError, PanicError or SourceError as `PartitionMill.feed`; and DifferenceError or DiskError as
-        `append_new`.
+        Raises as `PartitionMill.feed`; and DifferenceError or DiskError as `_append_new`.
         """
         milled = self.mill.feed(records, looked)
         for name, outcomes in ((DEAD, milled.dead_letters), (REJECTED, milled.rejected)):
@@ -170,7 +159,7 @@ class PartitionPacker:
                 self._letters[name].add(letter_of(outcome, self._topic, self._partition) for outcome in outcomes)
         for split, messages in milled.messages.items():
             for message in messages:
-                append_new(self._writers[split], message)
+                _append_new(self._writers[split], message)
 
     def commit(self) -> None:
         """Make durable all that was taken, and then note where it continues."""
@@ -178,7 +167,7 @@ class PartitionPacker:
             letters.sync()
         for writer in self._writers.values():
             writer.commit()
-        carries = {split: carry_of(chain) for split, chain in self.mill.chains.items()}
+        carries = {split: _carry_of(chain) for split, chain in self.mill.chains.items()}
         sizes = {name: letters.size for name, letters in self._letters.items()}
         self._files.write_partition(self._partition, PartitionState(carries, sizes))
 
@@ -189,10 +178,7 @@ class PartitionPacker:
 
 
 def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
-    """Lock and recover a partition; waits for what is left of a call that was killed a moment ago.
-
-    No other process can have the lock: this call has the store's.
-    """
+    """Lock and recover a partition; nobody has it but a call that was killed a moment ago: this one has the store."""
     deadline = time.monotonic() + 10.0  # they see it at once, but finish what they are at
     while True:
         try:
@@ -208,8 +194,7 @@ def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:
     return genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
 
 
-def carry_of(chain: ChainMill) -> Message:
-    """Return where a chain continues, between two feeds."""
+def _carry_of(chain: ChainMill) -> Message:
     carry = chain.carry(chain.next_offset, by_value=True)
     if carry is None:
         raise ValueError("a chain is in the middle of a document after a feed")
@@ -219,14 +204,9 @@ def carry_of(chain: ChainMill) -> Message:
 def era_ends(stops: Mapping[int, int], blocks: Mapping[int, int], era_blocks: int) -> dict[int, int] | None:
     """Return where the next era ends in each partition, once no more blocks come; None where nothing is new.
 
-    An era ends at the same part of each partition, the smallest one by which it has ``era_blocks`` new blocks: so all
-    eras are as the whole, whatever a partition has. The last one has the rest.
-
-    Args:
-        stops: where the era before ended, by partition; what is behind the others there catches up.
-        blocks: the blocks that each partition has.
-        era_blocks: blocks of an era, at least; the last one may have fewer.
-
+    It ends at the same part of each partition, the smallest one by which it has ``era_blocks`` new ``blocks``: so all
+    eras are as the whole, whatever a partition has. The last one has the rest. ``stops`` is where the era before ended,
+    by partition; what is behind the others there catches up.
     """
     total = sum(blocks.values())
 
@@ -266,8 +246,7 @@ class PackedEras:
     def close_all(self, blocks: Mapping[int, int], *, end: bool) -> None:
         """Write eras with all blocks that each partition has committed; durable on return.
 
-        ``end``: no more come ever, and the end marker is written. Raises InputError where there are more blocks, and
-        the end marker was written before.
+        ``end``: no more come ever. Raises InputError where there are more blocks behind an end marker.
         """
         log = EraLog(self.genesis.recipe.fingerprint, self.writer.last)
         stops = {number: log.end(number)[0] for number in blocks}
@@ -281,11 +260,8 @@ class PackedEras:
             stops = ends
         if end:
             due.append((stops, True))
-        readers = {
-            number: open_partition(self.store.path, self.genesis.stream, number)
-            for number, block in stops.items()
-            if block
-        }
+        path, stream = self.store.path, self.genesis.stream
+        readers = {number: open_partition(path, stream, number) for number, block in stops.items() if block}
         eras: list[tuple[Era, int]] = []
         for reached, last in due:
             extents = {number: self._extent(readers.get(number), number, block) for number, block in reached.items()}

@@ -1,11 +1,11 @@
 """A run of produce on a Dask cluster: its files in lanes, each lane a task, and each task a run of produce by itself.
 
-Large files are divided first, by tasks as well, into parts that are sources by themselves. What these are depends on
-the file alone: files of lines and tables are divided where a line or row ends, parquet files between row groups. What a
-part yields has the numbers, and so the ids, that it has in the whole file. The lane of a file, or a part, is a hash of
-its name, and a lane's run has an identity of its own. So a lane is sent once, by any worker and however often it is
-begun: a second attempt fences the first one off, and goes on behind what is acknowledged
-(`app.tools.produce.producing`). All workers must reach the brokers, and the files by the same paths.
+Large files are divided first, by tasks as well, into parts that are sources by themselves: files of lines and tables
+where a line or row ends, parquet files between row groups. What these are depends on the file alone, and a part's items
+have the numbers, and so the ids, of the whole file. The lane of a file, or a part, is a hash of its name, and a lane's
+run has an identity of its own. So a lane is sent once, however often it is begun: a second attempt fences the first one
+off, and goes on behind what is acknowledged (`app.tools.produce.producing`). All workers must reach the brokers, and
+the files by the same paths.
 """
 
 import asyncio
@@ -47,28 +47,24 @@ ADDED: Final = (
     *("examples", "left_out", "bytes_read"),
 )
 """What a run counts that is the sum of its lanes'."""
-
-
 PART_BYTES: Final = 64 << 20
 """Least bytes of a part, but for the last one of a file; another number would be other parts, and so another run."""
 PIECE_BYTES: Final = 1 << 20
 
 
 class PartBounds(NamedTuple):
-    """A part of a file."""
+    """A part of a file; its name, and that of `FileParts`, are in the hash that a run notes (`_DividedFile`)."""
 
     begin: Place
     data: tuple[int, int]
-    """The bytes that it is read from."""
     groups: tuple[int, int] = (0, 0)
-    """First and last row group, the last one excluded; of parquet files alone."""
+    """First row group, and the one behind the last; of parquet files alone."""
 
 
 class FileParts(NamedTuple):
-    """How a file is divided."""
+    """How a file of so many bytes is divided."""
 
     size: int
-    """Its bytes then."""
     bounds: tuple[PartBounds, ...]
 
 
@@ -92,7 +88,7 @@ class FilePart:
         return end - begin
 
     def signature(self) -> bytes:
-        """Return a hash of its bytes. Raises InputError where the file is another one than that which was divided."""
+        """Return a hash of its bytes. Raises InputError where the file is another one than was divided."""
         begin, end = self.bounds.data
         content = xxhash.xxh3_128()
         try:
@@ -126,7 +122,7 @@ class FilePart:
 
 
 @dataclass(frozen=True, slots=True)
-class DividedFile:
+class _DividedFile:
     """How a file is divided, as a source without documents: a run that has it notices when that changes."""
 
     name: str
@@ -134,23 +130,17 @@ class DividedFile:
 
     @property
     def size(self) -> int:
-        """The file's."""
         return self.parts.size
 
     def signature(self) -> bytes:
-        """Return a hash of where the parts begin and end."""
         return xxhash.xxh3_128_digest(repr(self.parts).encode())
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield nothing."""
         yield ItemChunk([], start, self.size, 0, last=True)
 
 
 def parts_of(source: FileSource, least: int = PART_BYTES) -> FileParts:
-    """Return how a file that may be divided is divided; ``least`` is `PART_BYTES`, of the process that asks.
-
-    Reads files of lines and tables to their ends. Raises nothing for what is in the file.
-    """
+    """Return how a file is divided, in parts of ``least`` bytes; raises nothing for what is in it."""
     size = source.size
     try:
         with source.open() as raw, BufferedReader(raw, BUFFER_BYTES) as stream:
@@ -178,7 +168,6 @@ def _lines(descriptor: int, size: int, least: int) -> Iterator[Place]:
 
 
 def _cut(ends: Iterable[Place], size: int, least: int) -> Iterator[PartBounds]:
-    """Yield the parts between those ends that are at least so many bytes apart."""
     begin = Place()
     for end in ends:
         if end.byte - begin.byte >= least and end.byte < size:
@@ -220,14 +209,11 @@ class LaneTask:
     topic: str
     paths: tuple[str, ...]
     opened: Callable[[], AbstractContextManager[OpenedSources]]
-    """Opens the sources, in any process: the same ones, with the same content."""
     options: Mapping[str, object]
-    """Those that decide what is sent, of the whole run."""
     plan: RunPlan = field(default_factory=RunPlan)
     parts: Mapping[str, FileParts] = field(default_factory=dict)
-    """How large files are divided, by path."""
     secrets: tuple[str, ...] = ()
-    """The passwords that a worker has to have in its own environment."""
+    """Those that a worker has to have in its own environment."""
 
     def bare(self, lane: int) -> "LaneTask":
         """Return the task of a lane as it is sent, without passwords."""
@@ -238,16 +224,13 @@ class LaneTask:
         """Send the lane's documents from this process; what was sent before is not sent again. Raises as `produce`."""
         settings = with_secrets(self.settings, self.secrets)
         with self.opened() as found:
-            sources = [source for source in divided(found.sources, self.parts) if lane_of(source) == self.lane]
+            sources = [source for source in divided(found.sources, self.parts) if _lane_of(source) == self.lane]
             identity = run_identity(self.topic, {**self.options, "lane": [self.lane, LANES, RULE]}, self.paths)
             return asyncio.run(produce(settings, self.topic, sources, replace(self.plan, identity=identity)))
 
 
 def with_secrets(settings: Settings, names: Sequence[str]) -> Settings:
-    """Return the settings with these passwords, which this process's own environment has.
-
-    Raises SettingsError where it has none of that name.
-    """
+    """Return the settings with these passwords of this process's environment; SettingsError where it has none such."""
     found = {name: os.environ.get(f"TOKENMILL_{name.upper()}", "") for name in names}
     for name in (name for name, value in found.items() if not value):
         raise SettingsError(
@@ -257,7 +240,7 @@ def with_secrets(settings: Settings, names: Sequence[str]) -> Settings:
     return settings.model_copy(update={name: SecretStr(value) for name, value in found.items()})
 
 
-def lane_of(source: DocumentSource) -> int:
+def _lane_of(source: DocumentSource) -> int:
     """Return the lane of a source, which depends on its name alone."""
     return xxhash.xxh3_64_intdigest(source.name.encode("utf-8", "surrogateescape")) % LANES
 
@@ -265,11 +248,10 @@ def lane_of(source: DocumentSource) -> int:
 def produce_on_dask(
     address: str, task: LaneTask, sources: Sequence[DocumentSource], progress: Progress = lambda _: None
 ) -> Summary:
-    """Send the documents of all sources into the raw topic from a cluster's workers, each once.
+    """Send the documents of all sources into the raw topic from a cluster's workers, each once; lanes in any order.
 
-    A worker that dies is replaced by another one, which goes on where it was. Within a lane the order is that of
-    `produce`; lanes come in any order. ``task`` is that of any lane; the others differ in their number alone. When a
-    lane ends, ``progress`` is called with the sum of what they have sent.
+    A worker that dies is replaced by another one, which goes on where it was. ``task`` is that of any lane; the others
+    differ in their number alone. ``progress`` is called with the sum of the lanes that have ended.
 
     Raises InputError where the cluster does not answer, or is gone; a lane's workers died again and again; or as
     `produce`. Says what was sent: the same command goes on.
@@ -289,7 +271,7 @@ def produce_on_dask(
                 "the rest: name the new files alone, without --only-new"
             )
         _note_parts(task, sources)
-        lanes = sorted({lane_of(source) for source in divided(sources, task.parts)})
+        lanes = sorted({_lane_of(source) for source in divided(sources, task.parts)})
         submitted = {client.submit(LaneTask.run, task.bare(lane), pure=False, retries=RETRIES): lane for lane in lanes}
         done: list[int] = []
         try:
@@ -305,7 +287,6 @@ def produce_on_dask(
 
 
 def _divided_by(client: Any, sources: Sequence[DocumentSource], address: str) -> Mapping[str, FileParts]:
-    """Return how large files are divided, as workers find it out; each reads one file to its end."""
     large = [source for source in sources if isinstance(source, FileSource) and may_be_divided(source)]
     bare = [replace(source, reading=replace(source.reading, mapping=None)) for source in large]
     try:
@@ -316,13 +297,12 @@ def _divided_by(client: Any, sources: Sequence[DocumentSource], address: str) ->
 
 
 def _note_parts(task: LaneTask, sources: Sequence[DocumentSource]) -> None:
-    """Note on Kafka how files are divided, as a run without documents; lanes know nothing of one another.
+    """Note on Kafka how files are divided, as a run without documents: lanes know nothing of one another.
 
-    Raises InputError where they are divided otherwise since the first call: parts that no lane knows would be sent,
-    with documents that were sent before.
+    Raises InputError where they are divided otherwise since the first call: documents would be sent twice.
     """
     names = {source.path: source.name for source in sources if isinstance(source, FileSource)}
-    files = [DividedFile(names[path], parts) for path, parts in task.parts.items()]
+    files = [_DividedFile(names[path], parts) for path, parts in task.parts.items()]
     identity = run_identity(task.topic, {**task.options, "lane": ["parts", LANES, RULE]}, task.paths)
     plan = RunPlan(identity=identity, restart=task.plan.restart, only_new=task.plan.only_new)
     asyncio.run(produce(task.settings, task.topic, files, plan))
@@ -352,10 +332,7 @@ def _add(total: Summary, lane: Summary) -> None:
 
 
 def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
-    """Check that a run can be sent in lanes.
-
-    Raises InputError where it reads standard input or a pipe, or has options that only one process can keep.
-    """
+    """Check that a run can be sent in lanes: InputError for a pipe, or options that only one process can keep."""
     if any(map(is_piped, paths)) or plan.identity is None:
         raise InputError("--dask sends what each worker can read, and goes on in it: no pipes, and not --no-resume")
     if any(map(holds_secret, paths)):

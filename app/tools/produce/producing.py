@@ -1,9 +1,8 @@
 """A run of produce: documents from sources into a raw topic, acknowledged, in order, at a rate, and once.
 
 A call sends a new run, the rest of an interrupted one, or what its sources got since. A run is sent in parts: first
-everything that its sources hold, and then, each time that ``--only-new`` asks for it, the files and lines that were
-added since. Each part has an order of its own, and begins when all of the part before it is in the log. The documents
-are numbered continuously through all parts.
+everything that its sources hold, and then, each time that ``--only-new`` asks for it, what was added since. Each part
+has an order of its own, and begins when all of the part before it is in the log; documents are numbered through all.
 """
 
 import asyncio
@@ -74,16 +73,12 @@ from .summary import (
 ADVICE: Final = "--restart sends all documents again"
 
 
-class NextPart(NamedTuple):
-    """The part of a run that is to be sent."""
-
+class _NextPart(NamedTuple):
     run_start: RunStart
     position: RunPosition
     sources: list[DocumentSource]
-    more: bool
-    """Whether there is something new to send after it."""
-    left_out: list[SourceChange]
-    """How sources have changed that were sent, and are not sent again."""
+    more: bool  # whether there is something new to send after it
+    left_out: list[SourceChange]  # how sources have changed that were sent, and are not sent again
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +90,7 @@ class Resuming:
     topic: str
     run: str
     sources: Sequence[DocumentSource]
-    """As they are now."""
     only_new: bool = False
-    """Also send what is new since the run began."""
 
     @property
     def _order(self) -> str:
@@ -105,11 +98,10 @@ class Resuming:
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
         return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
 
-    async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
+    async def next_part(self, partitions: int, *, restart: bool = False) -> _NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
 
-        Raises InputError where a source has changed, so that the run cannot continue; and SourceError where the topic
-        no longer holds what says where the run continues.
+        Raises InputError where a source has changed, and SourceError where nothing says where the run continues.
         """
         run_start = None if restart else await read_note(self.settings, self.topic, self.run)
         if run_start is None:
@@ -143,9 +135,8 @@ class Resuming:
         count = sum(seen.sent_now for seen in run_start.sources)
         position = await read_position(self.settings, self.topic, self.run, run_start, count)
         _require_unsent(run_start.sources, position.checkpoint.state, found)
-        return NextPart(
-            run_start, position, sources_to_send(run_start.sources, self.sources), bool(found.of("new", "grown")), []
-        )
+        sources = sources_to_send(run_start.sources, self.sources)
+        return _NextPart(run_start, position, sources, bool(found.of("new", "grown")), [])
 
     async def settle(self, run_start: RunStart, numbers: dict[int, int], after: SentBefore) -> None:
         """Note that all of a part is in the log. Waits for a broker that is away, as sending does."""
@@ -156,13 +147,9 @@ class Resuming:
         await settle_note(self.client, self.topic, self.run, settled)
 
     async def _begin(
-        self,
-        partitions: int,
-        present: Sequence[KnownSource],
-        before: SentBefore = NOTHING_BEFORE,
-        earlier: RunStart | None = None,
-        left_out: Sequence[SourceChange] = (),
-    ) -> NextPart:
+        self, partitions: int, present: Sequence[KnownSource], earlier: RunStart | None = None
+    ) -> _NextPart:
+        before = NOTHING_BEFORE if earlier is None or earlier.run_end is None else earlier.run_end.after
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
@@ -170,17 +157,16 @@ class Resuming:
         await write_note(self.client, self.topic, self.run, run_start, earlier)
         sources = sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)
-        return NextPart(run_start, position, sources, more=False, left_out=list(left_out))
+        return _NextPart(run_start, position, sources, more=False, left_out=[])
 
     async def _following(
         self, partitions: int, run_start: RunStart, run_end: RunEnd, found: SourceComparison
-    ) -> NextPart:
-        """Return the part that follows one of which all is in the log: what is new, or nothing."""
+    ) -> _NextPart:
         left_out = found.of("changed", "gone", "renamed")
         if any(seen.sent_now for seen in found.present):
-            return await self._begin(partitions, found.present, run_end.after, run_start, left_out)
+            return (await self._begin(partitions, found.present, run_start))._replace(left_out=left_out)
         position = RunPosition.nothing(0, len(run_start.offsets), run_end.after)
-        return NextPart(run_start, position, [], more=False, left_out=left_out)
+        return _NextPart(run_start, position, [], more=False, left_out=left_out)
 
 
 def _advice(found: SourceComparison) -> str:
@@ -191,10 +177,7 @@ def _advice(found: SourceComparison) -> str:
 
 
 def _require_unsent(known: Sequence[KnownSource], state: OrderState, found: SourceComparison) -> None:
-    """Check that the sources of which the part has still something to send are unchanged.
-
-    Raises InputError where one of them has changed, or is gone.
-    """
+    """Raise InputError where a source of which the part has still something to send has changed, or is gone."""
     lost = {change.name: change for change in found.of("changed", "gone")}
     sent_now = [seen.name for seen in known if seen.sent_now]
     waiting = {name for number, name in enumerate(sent_now) if number >= state.lanes[number % len(state.lanes)].file}
@@ -223,7 +206,6 @@ class RunPlan(ReadingPlan):
     compression: str | None = None
     """Codec of the batches: gzip, snappy, lz4 or zstd."""
     restart: bool = False
-    """Send everything, whatever was sent before."""
     only_new: bool = False
     """Of a finished run, send what was added since: new files, and lines at the end of files."""
 
@@ -317,9 +299,9 @@ class _Run:
     async def all(
         self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None = None
     ) -> bool:
-        """Send the rest of a part, up to the limit; on return it is acknowledged.
+        """Send the rest of a part, up to the limit; on return it is acknowledged. Returns whether the sources ended.
 
-        ``started_ms`` is when the part began, for its marks; None: without marks. Returns whether the sources ended.
+        ``started_ms`` is when the part began, for its marks; None: without marks.
         """
         self._take(sources, position, started_ms)
         try:
@@ -346,22 +328,18 @@ class _Run:
         self._checkpoints = [first]  # each is kept until all documents before a later one are acknowledged
         self._started_ms = started_ms or 0
         mark = None if started_ms is None else self._mark
+        client = self._client
         self._refusals = Refusals(
-            *(self._settings, self._client, summary, plan, self._dead_letters),
-            started_ms=started_ms,
-            declined=checkpoint.declined,
+            self._settings, client, summary, plan, self._dead_letters, started_ms, checkpoint.declined
         )
-        self.sender = Sender(
-            self._client, summary.topic, self._batch_size, summary.partitions, mark, self._refusals.take_record,
-            dict(position.sent),
-        )  # fmt: skip
+        refuse, sent = self._refusals.take_record, dict(position.sent)
+        self.sender = Sender(client, summary.topic, self._batch_size, summary.partitions, mark, refuse, sent)
         self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
         if plan.shuffle:
             self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
 
     @property
     def after(self) -> SentBefore:
-        """What is sent before the next part, once all of this one is acknowledged."""
         return SentBefore(self._number, self._summary.refused, self._summary.broken, self._refusals.declined)
 
     async def _turns(self, reading: ReadingOrder) -> None:
@@ -444,9 +422,8 @@ class _Run:
 def partition_of(number: int, key: bytes | None, count: int) -> int:
     """Return the partition, of ``count``, of the document with this number in its run.
 
-    With a key, it is the one that Kafka's own clients choose. Else documents are dealt out in rounds, one to each
-    partition, and a hash of the round's number says where it begins: whatever alternates in the source, as long lines
-    and short ones, each partition gets of everything.
+    With a key, it is the one that Kafka's own clients choose. Else documents are dealt out in rounds, each of which
+    begins where a hash of its number says: whatever alternates in the source, each partition gets of everything.
     """
     if key is not None:
         return int(murmur2(key) & 0x7FFFFFFF) % count
@@ -454,15 +431,17 @@ def partition_of(number: int, key: bytes | None, count: int) -> int:
 
 
 async def flush(settings: Settings, topic: str) -> int:
-    """Append a flush record to every partition of a raw topic; return the number of partitions.
+    """Append a flush record to every partition of a raw topic; return their number. On return they are acknowledged.
 
-    On return they are acknowledged. The mill fills open blocks with padding when it reaches them. Raises SettingsError
-    where the settings, or the recipe of every stream of the topic, say that a flush is a tombstone; TopicError where
-    there is no such topic; and BrokerError where no broker answers.
+    Raises SettingsError where the settings, or the recipe of every stream of the topic, say that a flush is a
+    tombstone; TopicError where there is no such topic; and BrokerError where no broker answers.
     """
     require_flush_allowed(settings, topic)
     count = await partition_count(settings, topic)
-    await _require_stream_that_allows(settings, topic)
+    with suppress(TopicError):  # there is no stream yet, or it is not for this login to see
+        streams = await settled_streams(settings.model_copy(update={"raw_topics": (topic,)}))
+        if not any(settled.genesis.recipe.allow_flush for settled in streams):  # recipes count, not settings
+            raise SettingsError(f"the streams of {topic} were settled with allow_flush = false: {_WITHOUT_FLUSH}")
     async with producer(settings) as client:
         sent = []
         for partition in range(count):
@@ -476,22 +455,9 @@ async def flush(settings: Settings, topic: str) -> int:
 
 
 def require_flush_allowed(settings: Settings, topic: str) -> None:
-    """Check by the settings that a flush of the raw topic has an effect.
-
-    Raises SettingsError where it would be a tombstone.
-    """
+    """Raise SettingsError where, by the settings, a flush of the raw topic would be a tombstone."""
     if not settings.for_topic(topic).allow_flush:
         raise SettingsError(f"allow_flush = false for {topic}: {_WITHOUT_FLUSH}")
-
-
-async def _require_stream_that_allows(settings: Settings, topic: str) -> None:
-    """Check the same by the recipes of the streams, which count, if this login may read them."""
-    try:
-        streams = await settled_streams(settings.model_copy(update={"raw_topics": (topic,)}))
-    except TopicError:
-        return  # there is none yet, or it is not for this login to see
-    if not any(settled.genesis.recipe.allow_flush for settled in streams):
-        raise SettingsError(f"the streams of {topic} were settled with allow_flush = false: {_WITHOUT_FLUSH}")
 
 
 _WITHOUT_FLUSH: Final = (

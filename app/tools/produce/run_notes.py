@@ -4,13 +4,13 @@ Two calls belong to the same run if they name the same topic and paths, and all 
 which order. The notes of a run say when it began, where the topic ended then, what its sources were, and whether it is
 done. They are on a compacted topic beside the raw topic (`produced_topic`): a consumer group would look as if it
 lagged, and Kafka forgets groups. The run's own producer writes them, so a call that another one has replaced writes
-nothing any more (`fenced_producer`). A note has a head, under the run's name. The sources come before it, in parts,
-under the run's name, the time of its start, and a number: where there is a head, all of its parts are there.
+nothing any more (`fenced_producer`). A note has a head, under the run's name; the sources come before it, in parts,
+under the run's name, the time of its start, and a number.
 
-A run numbers its documents from 0, in the order of `app.sources.reading_order`. The number, or the key,
-decides the partition, so each partition gets its documents in the order of their numbers. They are sent in batches,
-and a batch is in the log as a whole or not at all; its last record carries the mark. So the last mark of a run in a
-partition says: of this partition's documents, those up to ``number`` are here, or were refused, and no other.
+A run numbers its documents from 0, in the order of `app.sources.reading_order`. The number, or the key, decides the
+partition. They are sent in batches, and a batch is in the log as a whole or not at all; its last record carries the
+mark. So the last mark of a run in a partition says: of this partition's documents, those up to ``number`` are here, or
+were refused, and no other.
 """
 
 import json
@@ -47,9 +47,8 @@ version that does so in another way does not continue a run of this one."""
 def run_identity(topic: str, options: Mapping[str, object], paths: Sequence[str]) -> str:
     """Return the identity of a run, as its command names it: 16 hexadecimal digits, the same for the same command.
 
-    It does not depend on the working directory. ``options`` are those that decide what is sent and in which order, as
-    JSON types. ``paths`` are as they were given: a folder that has other files now is the same run, of which the change
-    is noticed; and so is an address with another password, of which nothing shall be known.
+    It depends on no working directory. ``options`` are those that decide what is sent and in which order, as JSON
+    types; ``paths`` as they were given, without passwords: a folder that has other files now is the same run.
     """
     named = [redacted(path) if "://" in path else str(Path(path).absolute()) for path in paths]
     command = [topic, named, dict(options)]
@@ -85,37 +84,32 @@ class SentBefore(NamedTuple):
     """Counts of a run before a part of it: documents, refusals, and sources that could not be read to their end."""
 
     number: int = 0
-    """Documents."""
     refused: int = 0
     broken: int = 0
     declined: int = 0
-    """Documents that the brokers refused: both numbered and refused."""
+    """Those that the brokers refused: both numbered and refused."""
 
 
 NOTHING_BEFORE: Final = SentBefore()
-"""Before the first part."""
 
 
 class RunEnd(NamedTuple):
     """The end of a part of a run: all of it is in the log."""
 
     numbers: dict[int, int]
-    """By partition: number of the last document of the run there; -1 where there is none."""
+    """By partition: number of the run's last document there; -1 where there is none."""
     ends: dict[int, int]
-    """By partition: its end offset then."""
     after: SentBefore
-    """What is sent before the next part."""
 
 
 class RunStart(NamedTuple):
     """The start of a part of a run: of its first one, or of what was new when ``--only-new`` asked for it."""
 
     started_ms: int
-    """When the part began, in Unix milliseconds: its marks carry this time."""
+    """In Unix milliseconds: its marks carry this time."""
     offsets: dict[int, int]
-    """By partition: its end offset then. The part's documents go to these partitions, though there may be more now."""
+    """By partition: its end offset then. Documents go to these partitions, though there may be more now."""
     sources: tuple[KnownSource, ...]
-    """All sources that the run knows, as they were then."""
     before: SentBefore = NOTHING_BEFORE
     order: str = ORDER
     run_end: RunEnd | None = None
@@ -128,10 +122,7 @@ def run_name(settings: Settings, run: str) -> str:
 
 
 async def read_note(settings: Settings, topic: str, run: str) -> RunStart | None:
-    """Return the last note of a run into a raw topic, None if there is none.
-
-    Raises SourceError where parts of the note are missing, and BrokerError where no broker answers.
-    """
+    """Return the last note of a run into a raw topic, or None; SourceError where parts of the note are missing."""
     name, notes = run.encode(), produced_topic(topic)
     found = await _noted(settings, notes, name)
     head = found.pop(name, None)
@@ -171,10 +162,7 @@ async def _send(client: AIOKafkaProducer, topic: str, key: bytes, value: bytes |
 
 
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
-    """Return the last note of each run into a raw topic, by run; none: nothing was produced into it.
-
-    Raises BrokerError where no broker answers.
-    """
+    """Return the last note of each run into a raw topic, by run. Raises BrokerError where no broker answers."""
     found = await _noted(settings, produced_topic(topic))
     parts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
     for key in (key for key in found if b"/" in key):
@@ -203,16 +191,15 @@ def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, byte
     sources = [[utf8(seen.name), *seen[1:]] for seen in run_start.sources]
     packed = zlib.compress(orjson.dumps(sources), 1)
     pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
-    run_end = run_start.run_end
+    end = run_start.run_end
+    settled = None if end is None else [_listed(end.numbers), _listed(end.ends), _counts(end.after)]
     head = {
         "begun": run_start.started_ms,
         "order": run_start.order,
         "offsets": _listed(run_start.offsets),
         "before": _counts(run_start.before),
         "parts": len(pieces),
-        "settled": None
-        if run_end is None
-        else [_listed(run_end.numbers), _listed(run_end.ends), _counts(run_end.after)],
+        "settled": settled,
     }
     return orjson.dumps(head), {_key(run, run_start.started_ms, number): piece for number, piece in enumerate(pieces)}
 
@@ -279,7 +266,7 @@ class RunCheckpoint(NamedTuple):
     number: int
     """All documents with lower numbers are in the log, in all partitions, or refused by the brokers."""
     state: OrderState
-    """The order just before the document with this number."""
+    """Just before the document with this number."""
     refused: int = 0
     """Refusals before it; their dead letters, if wanted, are acknowledged."""
     broken: int = 0
@@ -293,11 +280,10 @@ class BatchMark(NamedTuple):
 
     run: str
     started_ms: int
-    """When the part of the run began, in Unix milliseconds: a run that is sent again on purpose has another one."""
+    """When the part began, in Unix milliseconds: a run that is sent again on purpose has another one."""
     number: int
     """Of the document in the record that carries the mark."""
     checkpoint: RunCheckpoint
-    """Where the run can continue."""
 
 
 def encode_mark(mark: BatchMark) -> bytes:
@@ -330,7 +316,6 @@ class RunPosition(NamedTuple):
     """What of a run is in the log."""
 
     checkpoint: RunCheckpoint
-    """Where it can continue."""
     sent: dict[int, int]
     """By partition: number of its last document that is in the log; those before it are there, too, or were refused."""
 
@@ -350,16 +335,12 @@ async def partition_ends(settings: Settings, topic: str, partitions: int) -> dic
 
 
 async def read_position(settings: Settings, topic: str, run: str, run_start: RunStart, sources: int) -> RunPosition:
-    """Return the position of a run to which no other producer can write (`fenced_producer`).
-
-    Raises SourceError where the topic no longer holds what the run wrote, or was created again.
-    """
+    """Return the position of a run that no other producer continues; SourceError where the topic lost what it wrote."""
     position = RunPosition.nothing(sources, len(run_start.offsets), run_start.before)
     marks: dict[int, BatchMark] = {}
     async with consumer(settings, isolation_level="read_uncommitted") as client:
-        for number, start in run_start.offsets.items():
-            partition = TopicPartition(topic, number)
-            mark = await _last_mark(client, partition, start, run=run, started_ms=run_start.started_ms)
+        for number in run_start.offsets:
+            mark = await _last_mark(client, TopicPartition(topic, number), run, run_start)
             if mark is not None:
                 marks[number] = mark
     if not marks:
@@ -370,12 +351,9 @@ async def read_position(settings: Settings, topic: str, run: str, run_start: Run
 
 
 async def is_complete(settings: Settings, topic: str, run: str, run_start: RunStart, run_end: RunEnd) -> bool:
-    """Return whether all of a part that was noted as complete is still there: no partition lost its end.
-
-    What retention has removed counts as there.
-    """
+    """Return whether all of a part that was noted as complete is there, or removed by retention: no end was lost."""
     async with consumer(settings, isolation_level="read_uncommitted") as client:
-        for number, start in run_start.offsets.items():
+        for number in run_start.offsets:
             partition, last, upper = TopicPartition(topic, number), run_end.numbers[number], run_end.ends[number]
             first, end = (await offsets(client, [partition]))[partition]
             if end < upper:
@@ -383,7 +361,7 @@ async def is_complete(settings: Settings, topic: str, run: str, run_start: RunSt
             if last < run_start.before.number or first >= upper:
                 continue
             try:
-                mark = await _last_mark(client, partition, start, run=run, started_ms=run_start.started_ms, upper=upper)
+                mark = await _last_mark(client, partition, run, run_start, upper)
             except RetentionError:
                 continue
             if mark is None or mark.number < last:
@@ -396,16 +374,11 @@ class RetentionError(SourceError):
 
 
 async def _last_mark(
-    client: AIOKafkaConsumer,
-    partition: TopicPartition,
-    start: int,
-    *,
-    run: str,
-    started_ms: int,
-    upper: int | None = None,
+    client: AIOKafkaConsumer, partition: TopicPartition, run: str, run_start: RunStart, upper: int | None = None
 ) -> BatchMark | None:
     """Look for the run's last mark from the end, or ``upper``, back to where the partition ended when the run began."""
     first, end = (await offsets(client, [partition]))[partition]
+    start = run_start.offsets[partition.partition]
     advice = "start again with --restart, which sends all documents again"
     if end < start:
         raise SourceError(f"{partition.topic} was created again since this run began: {advice}")
@@ -417,7 +390,7 @@ async def _last_mark(
         async for record in read_range(client, partition, lower, upper):
             for name, value in record.headers:
                 mark = decode_mark(value or b"") if name == MARK_HEADER else None
-                if mark is not None and (mark.run, mark.started_ms) == (run, started_ms):
+                if mark is not None and (mark.run, mark.started_ms) == (run, run_start.started_ms):
                     found = mark
         if found is not None:
             return found

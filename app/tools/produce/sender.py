@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
@@ -32,14 +32,12 @@ OPEN_BYTES: Final = 64 << 20
 RECORD_BYTES: Final = 32
 """Bytes of a record beside key, value and headers, at most (KIP-98: lengths, deltas, attributes)."""
 MARK_BYTES: Final = 1024
-"""Bytes for a mark; it takes fewer."""
 FRAME_BYTES: Final = 61 + MARK_BYTES
 """Bytes of a batch beside its records: its head (KIP-98), and the mark."""
 SILENCE_SECONDS: Final = 60.0
 """How long no acknowledgement may arrive, a broker's restart included, before the run gives up."""
 OPEN_MILLISECONDS: Final = 10_000
-"""After which the brokers end the empty transaction of a process that was killed in the middle of it; readers of the
-partitions wait so long."""
+"""After which brokers end the transaction of a process that was killed in it: so long, readers wait."""
 
 
 @dataclass(slots=True)
@@ -71,6 +69,7 @@ class _Batch:
     size: int = 0
 
 
+_HandedOver: TypeAlias = tuple["asyncio.Future[Any]", int]
 Refuse = Callable[[SentDocument, KafkaError, int], Awaitable[None]]
 """Takes a record that the brokers refuse, their error, and its bytes as it was sent; raises if the run is to end."""
 
@@ -81,9 +80,8 @@ class Sender:
 
     One batch is under way to a partition. One that is refused as a whole is sent again in halves, and these in theirs,
     until what is refused is one record. The brokers have taken nothing of it, so the producer's sequence goes back to
-    where it was: should they have taken it unnoticed, they refuse its parts, and no record is there twice.
-
-    The client's ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
+    where it was: should they have taken it unnoticed, they refuse its parts, and no record is there twice. The client's
+    ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
     """
 
     client: AIOKafkaProducer
@@ -92,8 +90,7 @@ class Sender:
     sent: dict[int, Acknowledged]
     """By partition; grows as acknowledgements arrive."""
     mark: Callable[[int, int], bytes] | None = None
-    """Gives the mark of a batch: called with the number of its last document, and the lowest number that is not
-    acknowledged. None: no marks."""
+    """Gives a batch's mark, by the number of its last document and the lowest unacknowledged one; None: no marks."""
     refuse: Refuse | None = None
     """None: what is refused ends the run."""
     last: dict[int, int] = field(default_factory=dict)
@@ -119,7 +116,7 @@ class Sender:
         return True
 
     async def send(self, partition: int) -> None:
-        """Hand the partition's open batch to the client, if there is one; waits until the one before has its answer.
+        """Hand the partition's open batch to the client, if there is one, once the one before has its answer.
 
         Raises TopicError where the brokers refused an earlier batch, KafkaTimeoutError where they do not answer, and
         ProducerFenced where another producer of the same run has taken over.
@@ -133,9 +130,9 @@ class Sender:
             await self._wait()
         if partition in self._open and partition not in self._errors:
             records = self._open[partition].records
-            answer, size = await self._hand_over(partition, records)
+            sent = await self._hand_over(partition, records)
             del self._open[partition]
-            delivery = asyncio.create_task(self._delivered(partition, records, answer, size))
+            delivery = asyncio.create_task(self._delivered(partition, records, sent))
             self._under_way[partition] = records[0].number, delivery
             delivery.add_done_callback(partial(self._ended, partition))
 
@@ -156,16 +153,13 @@ class Sender:
         self._raise_error()
 
     async def _wait(self) -> None:
-        """Wait until something that is under way has its answer.
-
-        Raises KafkaTimeoutError where the brokers answered nothing for `SILENCE_SECONDS`.
-        """
+        """Wait for an answer to what is under way; KafkaTimeoutError where none comes for `SILENCE_SECONDS`."""
         began, deliveries = time.monotonic(), [delivery for _, delivery in self._under_way.values()]
         while not (await asyncio.wait(deliveries, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
             if time.monotonic() - max(self._heard, began) >= SILENCE_SECONDS:
                 raise KafkaTimeoutError
 
-    async def _hand_over(self, partition: int, records: Sequence[SentDocument]) -> tuple["asyncio.Future[Any]", int]:
+    async def _hand_over(self, partition: int, records: Sequence[SentDocument]) -> _HandedOver:
         """Give a batch to the client, to which no other is under way; return its answer, and its bytes."""
         builder = self.client.create_batch()
         append, now = builder.append, time.time_ns() // 1_000_000
@@ -173,16 +167,14 @@ class Sender:
         fits = True
         for record in before:
             fits = append(timestamp=now, key=record.key, value=record.value) is not None and fits
-        headers = [] if self.mark is None else [(MARK_HEADER, self.mark(last.number, self._unsettled()))]
+        firsts = [batch.records[0].number for batch in self._open.values()]
+        unsettled = min([*firsts, *(first for first, _ in self._under_way.values())], default=1 << 63)
+        headers = [] if self.mark is None else [(MARK_HEADER, self.mark(last.number, unsettled))]
         if append(timestamp=now, key=last.key, value=last.value, headers=headers) is None or not fits:
             raise ValueError(f"a batch of {len(records)} records does not fit max_batch_size")
         builder.close()
         size = builder.size()
         return await self.client.send_batch(builder, self.topic, partition=partition), size
-
-    def _unsettled(self) -> int:
-        firsts = [batch.records[0].number for batch in self._open.values()]
-        return min([*firsts, *(first for first, _ in self._under_way.values())], default=1 << 63)
 
     def _ended(self, partition: int, delivery: "asyncio.Task[None]") -> None:
         del self._under_way[partition]
@@ -190,15 +182,10 @@ class Sender:
             self._errors[partition] = error
 
     async def _delivered(
-        self,
-        partition: int,
-        records: Sequence[SentDocument],
-        answer: "asyncio.Future[Any]",
-        size: int,
-        *,
-        again: bool = False,
+        self, partition: int, records: Sequence[SentDocument], sent: _HandedOver, *, again: bool = False
     ) -> None:
         """Wait for the answer; send what is refused as a whole again: as it is, if that may help, or in halves."""
+        answer, size = sent
         try:
             await answer
         except REFUSALS as error:
@@ -215,7 +202,7 @@ class Sender:
                 parts = []
                 await self.refuse(records[0], error, size)
             for part in parts:
-                await self._delivered(partition, part, *await self._hand_over(partition, part), again=again)
+                await self._delivered(partition, part, await self._hand_over(partition, part), again=again)
         else:
             total = self.sent[partition]
             total.documents += len(records)
@@ -242,19 +229,27 @@ async def fenced_producer(
     after its successor has looked where the run is, documents would come twice. So a run has a transactional id. Its
     next owner asks for it, which raises the producer epoch, and aborts an empty transaction over all partitions: the
     brokers put a marker into each, and from then on refuse whatever an earlier owner sends (KIP-98). When the id is
-    granted once more, the markers are in the logs of all replicas. Records are then sent outside of any transaction, as
-    by any idempotent producer: readers need not wait for a commit, and no reader is held up when this process dies.
+    granted once more, the markers are in the logs of all replicas. Records are then sent outside of any transaction: no
+    reader waits for a commit, or is held up when this process dies.
 
     aiokafka offers no transaction without records, and no way back from transactions. So two of its private parts are
-    used here and in `_end_earlier`, and a third where a `Sender` sends what was refused again; its version is pinned,
-    and tests show that it works. Raises BrokerError where no broker answers; and InputError where the brokers do not
-    allow the name; or, in the block, a later one took over.
+    used here and in `_end_earlier`, and a third where a `Sender` sends what was refused again; its version is pinned.
+    Raises BrokerError where no broker answers; and InputError where the brokers do not allow the name; or, in the
+    block, a later one took over.
     """
-    with _fenced(name):
+    try:
         await _end_earlier(settings, name, partitions)
         async with producer(settings, transactional_id=name, **options) as client:
             client._txn_manager.transactional_id = None  # noqa: SLF001 - see `fenced_producer`
             yield client
+    except TransactionalIdAuthorizationFailed as error:
+        raise InputError(
+            f"the brokers do not allow the transactional id {name}: allow it, or do without: --no-resume"
+        ) from error
+    except ProducerFenced as error:
+        raise InputError(
+            "another tokenmill produce with the same command has taken over, so this one ends; let that one go on"
+        ) from error
 
 
 async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, int]) -> None:
@@ -273,18 +268,4 @@ async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, i
             f"the brokers do not serve the transactional id {name}: see their logs for __transaction_state (a single "
             f"broker needs transaction.state.log.replication.factor=1), and whether {', '.join(partitions)} take its "
             "end (max.message.bytes, message.timestamp.before.max.ms); or do without: --no-resume"
-        ) from error
-
-
-@contextmanager
-def _fenced(name: str) -> Iterator[None]:
-    try:
-        yield
-    except TransactionalIdAuthorizationFailed as error:
-        raise InputError(
-            f"the brokers do not allow the transactional id {name}: allow it, or do without: --no-resume"
-        ) from error
-    except ProducerFenced as error:
-        raise InputError(
-            "another tokenmill produce with the same command has taken over, so this one ends; let that one go on"
         ) from error

@@ -7,7 +7,7 @@ import asyncio
 import time
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -31,7 +31,6 @@ from .sender import Acknowledged, SentDocument
 
 OnError = Literal["skip", "dead-letter", "fail"]
 PROGRESS_SECONDS: Final = 0.2
-"""Between two calls of what shows progress."""
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
 ALL_REFUSED: Final = 1000
@@ -70,19 +69,15 @@ class PassedOver:
 
     refused: int = 0
     rows_refused: int = 0
-    """How many of them this call read that are rows of something."""
+    """How many of them this call read that are rows."""
     broken: int = 0
-    """Sources that could not be read to their end."""
     over: Counter[str] = field(default_factory=Counter)
     """By the setting: what this call refused because it is longer than that."""
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals, without their data."""
     unmet: int = 0
     """Documents that did not meet the conditions, as far as this call read them."""
     without_field: int = 0
-    """How many of these lack the field that a condition is about."""
     unnamed: int = 0
-    """Documents that have no id of their own, though one was asked for, or there is something in its place."""
 
     def count_unmet(self, unmet: Unmet) -> None:
         """Count documents that are not as was asked for."""
@@ -91,11 +86,7 @@ class PassedOver:
         self.unnamed += unmet.unnamed
 
     def refuse(self, refused: Refused, *, ends: bool = False) -> None:
-        """Count something that is no document.
-
-        Raises InputError where it is a row, and with ``ends`` the last one of so many that the run has had nothing
-        else.
-        """
+        """Count something that is no document; InputError if it is the last of too many rows and nothing else."""
         self.refused += 1
         self.rows_refused += refused.row
         self.broken += refused.broken
@@ -116,10 +107,8 @@ class Summary(PassedOver):
 
     topic: str
     partitions: dict[int, Acknowledged]
-    """What is acknowledged, by partition."""
     before: int = 0
-    """Documents that were in the topic already, from earlier calls of the same command; of one that was killed, with
-    those that the brokers refused since its last checkpoint."""
+    """From earlier calls; after a kill, with those that brokers refused since the last checkpoint."""
     left_out: list[SourceChange] = field(default_factory=list)
     """How sources have changed since they were sent: they are not sent again."""
     broken_before: int = 0
@@ -128,11 +117,10 @@ class Summary(PassedOver):
     told: int = 0
     """How many of `examples` were shown while it ran."""
     limit: int | None = None
-    """Documents after which the run ends, those from before included."""
     bytes_read: int = 0
     """Bytes of the sources on disk, with those that earlier calls read."""
     bytes_total: int = 0
-    """Bytes of all sources whose size is known; 0: of none."""
+    """Of all sources whose size is known; 0: of none."""
 
     @property
     def documents(self) -> int:
@@ -178,45 +166,32 @@ class DryRunResult(PassedOver):
     plan: ReadingPlan
     documents: int = 0
     bytes: int = 0
-    """Of the records' values."""
     samples: list[Item] = field(default_factory=list)
     known: list[DatasetInfo] = field(default_factory=list)
-    """What is known of each data set before it is read."""
 
     @property
     def is_full(self) -> bool:
         """Whether the limit is reached."""
         return self.plan.limit is not None and self.documents >= self.plan.limit
 
-    def documents_among(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None) -> Iterator[Item]:
-        """Yield documents in the order in which they are sent; what is refused is counted.
-
-        Raises InputError where it would end the run.
-        """
+    def take(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None = None) -> None:
+        """Count documents in the order in which they are sent, up to the limit; InputError where a run would end."""
+        most = 3 if self.plan.limit is None else min(self.plan.limit, 20)
         for item in items:
             if isinstance(item, Refused):
                 if self.plan.on_error == "fail":
                     raise InputError(f"{item.where}: {item.why}. A run ends there, with what came before it sent")
                 self.refuse(item, ends=not self.documents and self.plan.on_error == "skip")
             elif (out := item if shuffle is None else shuffle.exchange(item)) is not None:
-                yield out
-
-    def take(self, items: Iterable[Item]) -> None:
-        """Count documents, up to the limit."""
-        most = 3 if self.plan.limit is None else min(self.plan.limit, 20)
-        for item in items:
-            if self.is_full:
-                return
-            self.documents += 1
-            self.bytes += len(item.value)
-            self.samples += [item] if len(self.samples) < most else []
+                if self.is_full:
+                    return
+                self.documents += 1
+                self.bytes += len(out.value)
+                self.samples += [out] if len(self.samples) < most else []
 
 
 async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPlan) -> DryRunResult:
-    """Read the sources as a run does, up to a number of documents, and return what it would send, the first ones.
-
-    Raises InputError where something refused ends such a run.
-    """
+    """Read the sources as a run does, up to its limit; return what it would send. Raises InputError as it would."""
     known = [source.known() for source in sources if isinstance(source, DatasetSource)]
     found = DryRunResult(topic, plan, known=known)
     shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
@@ -224,7 +199,7 @@ async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPl
         async for turn in reading.turns():
             if turn is not None:
                 found.count_unmet(turn.chunk.unmet)
-                found.take(found.documents_among((item for item, _ in turn.chunk.placed()), shuffle))
+                found.take((item for item, _ in turn.chunk.placed()), shuffle)
                 if found.is_full:
                     break
     if shuffle is not None:
@@ -236,83 +211,66 @@ SETTINGS_SECONDS: Final = 5.0
 """How old a topic's settings may be where they explain a refusal: a run that is refused every record asks seldom."""
 
 
+@dataclass
 class Refusals:
     """Counts what of a run is no document, or is refused by the brokers, and does with it what ``on_error`` says."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        client: AIOKafkaProducer,
-        summary: Summary,
-        plan: ReadingPlan,
-        letters: LetterTopic | None,
-        *,
-        started_ms: int | None,
-        declined: int,
-    ) -> None:
-        """Send dead letters to ``letters``, unless it is None.
+    settings: Settings
+    client: AIOKafkaProducer
+    summary: Summary
+    plan: ReadingPlan
+    letters: LetterTopic | None
+    """Where dead letters are sent, if they are."""
+    started_ms: int | None
+    """When the part of the run began; None: no other call can continue it."""
+    declined: int
+    """Documents that the brokers refused, in earlier calls and this one."""
+    _under_way: set[asyncio.Future[Any]] = field(default_factory=set)
+    _found: Existing | None = None
+    _asked: float = -SETTINGS_SECONDS
+    _numbers: list[int] = field(default_factory=list)
 
-        ``started_ms`` is when the part of the run began; None: no other call can continue it. The brokers refused
-        ``declined`` documents in earlier calls.
-        """
-        self._settings, self._client, self._summary, self._plan = settings, client, summary, plan
-        self._letters = letters
-        self._goes_on = started_ms is not None
-        run = f"{plan.identity or ''} {started_ms or time.time_ns()}"
+    def __post_init__(self) -> None:
+        run = f"{self.plan.identity or ''} {self.started_ms or time.time_ns()}"
         self._run = xxhash.xxh32_hexdigest(run.encode())  # so that the dead letters of this run differ from all others
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self._found: Existing | None = None
-        self._asked = -SETTINGS_SECONDS
-        self._numbers: list[int] = []
-        self._lower = self.declined = declined
+        self._lower = self.declined
 
     async def take(self, refused: Refused, *, first: bool = False) -> None:
-        """Count the refusal, and send its dead letter if that is wanted; ``first``: there was no document yet.
-
-        Raises InputError where the policy is that it ends the run, or there are too many such without a document.
-        """
-        if self._plan.on_error == "fail":
-            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._goes_on else SENDS_ALL_AGAIN}")
-        self._summary.refuse(refused, ends=first and self._plan.on_error == "skip")
-        if self._letters is not None:
-            await self._send(refused, self._letters)
+        """Count the refusal, and send its dead letter, or end the run (InputError); ``first``: without documents."""
+        if self.plan.on_error == "fail":
+            how = SENDS_ALL_AGAIN if self.started_ms is None else GOES_ON
+            raise InputError(f"{refused.where}: {refused.why}. {how}")
+        self.summary.refuse(refused, ends=first and self.plan.on_error == "skip")
+        if self.letters is not None:
+            await self._send(refused, self.letters)
 
     async def settle(self) -> None:
-        """On return all dead letters are acknowledged.
-
-        Raises TopicError where the brokers refused one, KafkaTimeoutError where they do not answer, and ProducerFenced
-        where another producer of the same run has taken over.
-        """
+        """On return all dead letters are acknowledged. Raises as `Sender.settle`."""
         waiting = list(self._under_way)  # more may come meanwhile
-        with sending_to(dead_letter_topic(self._summary.topic)):
+        with sending_to(dead_letter_topic(self.summary.topic)):
             await asyncio.gather(*waiting)
         self._under_way.difference_update(waiting)
 
     async def _send(self, refused: Refused, topic: LetterTopic) -> None:
         """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
-        place = SourcePlace(self._summary.topic, self._run, refused.where)
+        place = SourcePlace(self.summary.topic, self._run, refused.where)
         now = time.time_ns() // 1_000_000
         headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
         letter = cut_letter(None, refused.data, headers, topic.most_bytes)
         partition = letter_partition(place, topic.partitions)
         if len(self._under_way) >= UNDER_WAY:
             await self.settle()
-        self._under_way.add(
-            await self._client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
-        )
+        sent = await self.client.send(topic.name, value=letter.value, partition=partition, headers=letter.headers)
+        self._under_way.add(sent)
 
     async def take_record(self, record: SentDocument, error: KafkaError, size: int) -> None:
-        """Name a record that the brokers refuse; on return its dead letter is acknowledged, if that is wanted.
-
-        Raises InputError where the policy is that it ends the run; and ClockError where the brokers do not take this
-        machine's time, which no record can help.
-        """
+        """Name a record that the brokers refuse, as `take`; ClockError where they do not take this machine's time."""
         if time.monotonic() - self._asked >= SETTINGS_SECONDS:
-            self._found, self._asked = await topic_settings(self._settings, self._summary.topic), time.monotonic()
+            self._found, self._asked = await topic_settings(self.settings, self.summary.topic), time.monotonic()
         where = where_words(record.where)
         if isinstance(error, InvalidTimestampError):
-            raise refused_time(self._summary.topic, f"{where}; {_named(self._found, *TIMES)}") from error
-        why = why_refused(self._summary.topic, self._found, record, error, size)
+            raise refused_time(self.summary.topic, f"{where}; {_named(self._found, *TIMES)}") from error
+        why = _why_refused(self.summary.topic, self._found, record, error, size)
         self.declined += 1
         insort(self._numbers, record.number)
         await self.take(Refused(where, why, record.value, row=bool(record.where[1])))
@@ -340,8 +298,7 @@ async def require_dead_letters(settings: Settings, topic: str) -> LetterTopic:
     return LetterTopic(name, count, letter_bytes(settings, found))
 
 
-def why_refused(topic: str, found: Existing | None, record: SentDocument, error: KafkaError, size: int) -> str:
-    """Return in words why brokers refuse a record, of which a batch of so many bytes was sent."""
+def _why_refused(topic: str, found: Existing | None, record: SentDocument, error: KafkaError, size: int) -> str:
     refuses = f"topic {topic} refuses the record of {len(record.value)} bytes, {size} as it was sent"
     if isinstance(error, RecordListTooLargeError):
         return f"too_large: {refuses} ({_named(found, *SIZES)}): raise its segment.bytes"
@@ -357,7 +314,7 @@ def _named(found: Existing | None, *names: str) -> str:
 
 
 async def topic_settings(settings: Settings, topic: str) -> Existing | None:
-    """Return the topic as the brokers describe it; None where they do not describe it to this login, or are away."""
+    """Return the topic as the brokers describe it; None where they do not to this login, or are away."""
     try:
         return (await described(settings, [topic])).get(topic)
     except (TopicError, SettingsError, BrokerError):
@@ -367,8 +324,7 @@ async def topic_settings(settings: Settings, topic: str) -> Existing | None:
 async def require_leaders(settings: Settings, topic: str) -> None:
     """Check that the topic can be written to: brokers that answer, but take no record, say no more than "later".
 
-    Raises MissingTopicError where it is gone, TopicError where a partition has no leader, or too few replicas in sync;
-    and BrokerError where no broker answers.
+    Raises MissingTopicError where it is gone, TopicError where a partition has no leader, or too few replicas.
     """
     async with admin(settings) as client:
         partitions = (await client.describe_topics([topic]))[0]["partitions"]
@@ -376,13 +332,12 @@ async def require_leaders(settings: Settings, topic: str) -> None:
         raise MissingTopicError(f"topic {topic} is gone: somebody has deleted it")
     lacking = [found for found in partitions if found["leader"] < 0 or len(found["isr"]) < len(found["replicas"])]
     if lacking:
-        names = ", ".join(f"{found['partition']} ({_replicas(found)})" for found in lacking)
+        names = ", ".join(
+            f"{found['partition']} ({'no leader, ' if found['leader'] == -1 else ''}"
+            f"in sync are brokers {found['isr']} of {found['replicas']})"
+            for found in lacking
+        )
         raise TopicError(
             f"topic {topic} takes no records: see partitions {names}. Start the brokers that are away, or lower "
             "min.insync.replicas; the same command goes on"
         )
-
-
-def _replicas(found: dict[str, object]) -> str:
-    leader = "no leader, " if found["leader"] == -1 else ""
-    return f"{leader}in sync are brokers {found['isr']} of {found['replicas']}"
