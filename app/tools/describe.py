@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,15 +37,13 @@ BLOCKS_AT_ONCE: Final = 1 << 14
 ANSWER_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentFacts(NamedTuple):
     """A sealed segment, whose files never change again."""
 
     name: str
     """Path of its tokens in the stream's folder."""
     manifest: Manifest
     sha256: str | None
-    """Of the tokens; None: not asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -23,8 +24,7 @@ from ..kafka_reading import stream_stages
 from .duplicates import Duplicates
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedDocument:
+class RejectedDocument(NamedTuple):
     """A document that a stream left out."""
 
     stream: str

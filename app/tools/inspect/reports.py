@@ -43,7 +43,6 @@ class ChainReport:
     token_range: tuple[int, int] | None
     """The same of the token topic; None of a packed stream, which has none."""
     next_offset: int
-    """The source offset that the next block begins with."""
     blocks: int
     totals: dict[str, Any]
     store_first: int | None

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,7 @@ def engine_in(store: Path, info: StreamInfo) -> Engine:
     return open_engine(TokenizerFile(info.name, read_tokenizer(store, info)), REFERENCE)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundBlock:
+class FoundBlock(NamedTuple):
     """A block, where it was found, and what is needed to understand it."""
 
     recipe: Recipe

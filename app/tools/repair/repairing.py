@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, count, pairwise
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from zlib_ng.zlib_ng import crc32
@@ -74,8 +74,7 @@ Hashes: TypeAlias = tuple[bytes | None, bytes | None]
 NO_ROWS: Final[Rows] = np.empty(0, sealing.BLOCK_ROW)
 
 
-@dataclass(frozen=True, slots=True)
-class Salvage:
+class Salvage(NamedTuple):
     """All that is known when a segment is rebuilt."""
 
     blocks: int

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -131,8 +131,7 @@ def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRepair:
+class PartitionRepair(NamedTuple):
     """One partition."""
 
     stream: str

@@ -222,7 +222,7 @@ class TokenTopic:
     def take(self, first: int, end: int) -> BlockRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
-        The numbers asked for rise. Raises RogueMessageError: readers refuse what comes next, or blocks before it lack.
+        The numbers asked for rise. Raises RogueMessageError: readers refuse what is next, or miss blocks before it.
         """
         if not self._ahead:
             if self._refused is not None:

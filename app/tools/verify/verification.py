@@ -5,7 +5,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,9 +43,13 @@ async def check_dead_letters(
     if not any(wanted.values()):
         return [], []
     topic = dead_letter_topic(raw_topic)
-    async for place in _places(settings, topic, spans or {}):
-        if place.topic == raw_topic:
-            wanted.get(place.partition, set()).discard(place.offset)
+    if spans:  # else no broker is asked
+        async with consumer(settings) as client:
+            for number, span in spans.items():
+                async for record in read_range(client, TopicPartition(topic, number), *span):
+                    place = letter.place if (letter := decode_dead_letter(record)) is not None else None
+                    if isinstance(place, RecordPlace) and place.topic == raw_topic:
+                        wanted.get(place.partition, set()).discard(place.offset)
     missing = {partition: offsets for partition, offsets in sorted(wanted.items()) if offsets}
     cut = [(number, first) for number, (first, _) in (spans or {}).items() if first > 0]
     if missing and cut:
@@ -61,17 +65,6 @@ def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[Cha
     more = f" (nor {len(offsets) - 1} more of the partition)" if len(offsets) > 1 else ""
     text = f"{topic} does not hold this record, which must be dead-lettered{more}"
     return VerifyDifference("dead letters", "missing", stream, partition, text, offset=first)
-
-
-async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
-    if not spans:
-        return  # no broker is asked for nothing
-    async with consumer(settings) as client:
-        for number, span in spans.items():
-            async for record in read_range(client, TopicPartition(topic, number), *span):
-                letter = decode_dead_letter(record)
-                if letter is not None and isinstance(letter.place, RecordPlace):
-                    yield letter.place
 
 
 Ends = Mapping[tuple[str, int], Path]
