@@ -1,10 +1,8 @@
 """Whether brokers answer this process, which errors say no more than that they do not, and log lines about it.
 
-A client that is connected hears from a broker every few seconds, whether it has work or not: it refreshes its picture
-of the cluster (`METADATA_MAX_AGE_MS`), and a member of a group sends heartbeats. So a process that has heard nothing
-for longer reaches no broker, however its connections look: refused, reset, or silent.
-
-Errors are told by name, so that a command that talks to no broker need not load aiokafka.
+A connected client hears from a broker every few seconds, whether it has work or not: so a process that has heard
+nothing for longer reaches none, however its connections look. Errors are told by name, so that a command that talks to
+no broker need not load aiokafka.
 """
 
 import time
@@ -23,7 +21,6 @@ GOODBYE_SECONDS: Final = 2.5
 """How long one who ends waits for any answer. A broker that is there gives one in milliseconds, and a worker asks for
 something every two seconds."""
 REPEAT_SECONDS: Final = 60.0
-"""How often the log says so again."""
 
 OF_AIOKAFKA: Final = frozenset(
     {
@@ -96,10 +93,7 @@ class Contact:
         return None if asked.isdisjoint(self._answered) else self.unreached
 
     def turn(self) -> None:
-        """Note that the event loop turns; call this in it every second or oftener.
-
-        While it does not, as when a tokenizer is loaded, no broker is asked: silence counts from now on then.
-        """
+        """Note that the event loop turns, every second or oftener; while it does not, silence does not count."""
         now = self._clock()
         if now - self._turned > STILL_SECONDS:
             self._last = (now, self._last[1])

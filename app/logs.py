@@ -23,9 +23,8 @@ WINDOW_SECONDS: Final = 10
 class HeldTrouble(logging.Filter):
     """Holds back what libraries say, several times a second, of brokers that they cannot reach.
 
-    `app.broker_contact.OutageLog` says in a line that no broker answers, with the last of these words. Where
-    other brokers answer and the trouble lasts, one of them passes each minute, and says how many were held back.
-    Everything else passes. The log level ``debug`` shows all.
+    `OutageLog` says so in a line. Where other brokers answer and the trouble lasts, one of them passes each minute, and
+    says how many were held back.
     """
 
     def __init__(self, contact: Contact = CONTACT) -> None:
@@ -35,11 +34,11 @@ class HeldTrouble(logging.Filter):
         self._held = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record passes; decided by its own creation time."""
-        if not is_trouble(record):
+        """Return whether the record passes, by its own creation time."""
+        error, now = _named_error(record), record.created
+        if not says_unreached(str(record.msg)) and not is_broken_connection(error):
             return True
-        now = record.created
-        if named_error(record) is not None or not self._contact.trouble:
+        if error is not None or not self._contact.trouble:
             self._contact.trouble = record.getMessage()
         if now - self._last > REPEAT_SECONDS or self._contact.away_since is not None:
             self._began = now
@@ -52,8 +51,7 @@ class HeldTrouble(logging.Filter):
         return True
 
 
-def named_error(record: logging.LogRecord) -> object:
-    """Return the error, or the class of errors, that a record names; None where it names none."""
+def _named_error(record: logging.LogRecord) -> object:
     if record.exc_info and record.exc_info[1] is not None:
         return record.exc_info[1]
     arguments = record.args if isinstance(record.args, tuple) else ()
@@ -61,16 +59,8 @@ def named_error(record: logging.LogRecord) -> object:
     return next(errors, None)
 
 
-def is_trouble(record: logging.LogRecord) -> bool:
-    """Return whether a library's record says that a broker could not be reached, and nothing else."""
-    return says_unreached(str(record.msg)) or is_broken_connection(named_error(record))
-
-
 class RateLimit(logging.Filter):
-    """Lets ``lines`` records of each logger pass in every `WINDOW_SECONDS`; the next says how many were held back.
-
-    Errors and above with a traceback count like all others: in an outage they are what repeats.
-    """
+    """Lets ``lines`` records of each logger pass in every `WINDOW_SECONDS`; the next says how many were held back."""
 
     def __init__(self, lines: int = LINES) -> None:
         super().__init__()
@@ -79,7 +69,7 @@ class RateLimit(logging.Filter):
         self._held: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record passes; decided by its own creation time."""
+        """Return whether the record passes, by its own creation time."""
         now = int(record.created // WINDOW_SECONDS)
         window, passed = self._windows.get(record.name, (now, 0))
         passed = passed if window == now else 0
@@ -93,11 +83,9 @@ class RateLimit(logging.Filter):
 
 
 def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries: str = "warning") -> None:
-    """Send all log lines of this process, its libraries' included, to standard error in one format.
+    """Send all log lines of this process to standard error in one format: ``json``, ``console``, or ``auto``.
 
-    ``log_format`` is ``json``, ``console``, or ``auto``: console if standard error is a terminal. ``libraries`` is the
-    least important level that the noisy libraries may log, each at most `LINES` a window. Calling it again replaces
-    what the last call set up.
+    ``auto`` is console if standard error is a terminal. ``libraries`` is the least important level of the noisy ones.
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [

@@ -1,12 +1,7 @@
-"""Child processes: started so that they end with this one, and found again by what the kernel knows of them.
+"""Child processes, started so that they end with this one, and found again; and this process's own limits.
 
-A process id alone is not an identity, because the kernel gives numbers out again; with the process's start time it is.
-Linux only: it reads ``/proc`` and uses the parent-death signal.
-
-Workers of a command, each at the other end of a pipe: spawned, so that no lock or connection of
-this process is copied.
-
-And this process itself: how many files it may open, and how often Python looks for cycles of objects.
+A process id alone is no identity, for the kernel gives numbers out again; with the process's start time it is. Linux
+only: this reads ``/proc`` and uses the parent-death signal.
 """
 
 import gc
@@ -105,10 +100,9 @@ def guarded(command: Sequence[str]) -> list[str]:
 
 
 def start(command: Sequence[str], log: Path, *, detached: bool = False) -> Process:
-    """Start ``command``, both of its outputs appended to ``log``, in a session of its own, which Ctrl-C does not reach.
+    """Start ``command`` in a session of its own, which Ctrl-C does not reach, both outputs appended to ``log``.
 
-    Unless ``detached``, the kernel kills it when this Python process ends, however that ends. Raises OSError when the
-    program cannot be run.
+    Unless ``detached``, the kernel kills it when this process ends. Raises OSError when the program cannot be run.
     """
     if not detached:
         command = guarded(command)
@@ -172,12 +166,11 @@ STARTING: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn"
 def side_processes(
     count: int, name: str, work: Callable[[Connection], None]
 ) -> Iterator[dict[Connection, BaseProcess]]:
-    """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe)``.
+    """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe)`` until the block ends.
 
-    All that they are told comes through these pipes, which break with a process. What multiprocessing hands over at the
-    start goes through a pipe that it holds open at both ends: where more than that takes is written, and the process
-    ends before it reads, writing never ends. They are killed when the block ends: what they hold must need no orderly
-    end.
+    They are killed then. All that they are told comes through these pipes, which break with a process; what
+    multiprocessing hands over goes through one that stays open at both ends, and writing to a process that has ended
+    never ends there.
     """
     workers: dict[Connection, BaseProcess] = {}
     try:
@@ -199,10 +192,9 @@ def side_processes(
 
 @contextmanager
 def _shielded() -> Iterator[None]:
-    """Start processes that import nothing from the working directory, and never see Ctrl-C: they inherit both.
+    """Start processes that import nothing from the working directory, never see Ctrl-C, and have no arguments of ours.
 
-    Ctrl-C reaches the whole group; we end them. multiprocessing says ``-P`` to them only if we were started with it.
-    They do not get the arguments of our command line, which may be thousands of paths.
+    They inherit the first two. multiprocessing says ``-P`` to them only if we were started with it.
     """
     safe, arguments = os.environ.get(SAFE_PATH), sys.argv
     os.environ[SAFE_PATH], sys.argv = "1", sys.argv[:1]

@@ -18,13 +18,10 @@ _NUMBER: Final = re.compile(r"[-?]|-?[\d,.]+( ?%)?")
 
 
 class ShownTable:
-    """Rows of values, each under the name of its column."""
+    """Rows of values, each under the name of its column: integers with commas, and None as nothing."""
 
     def __init__(self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, words: bool = False) -> None:
-        """Write integers with commas, and None as nothing.
-
-        ``words``: the last column has sentences, which may be broken between words; nothing else ever is.
-        """
+        """Take the rows; ``words``: the last column has sentences, which may be broken between words."""
         self.columns, self.words = columns, words
         self.rows = [[_cell(value) for value in row] for row in rows]
 

@@ -1,4 +1,4 @@
-"""Asyncio tasks that belong together, work in threads, and running until a signal says stop."""
+"""Asyncio tasks that belong together, work in threads, pauses between tries, and running until a signal says stop."""
 
 import asyncio
 import os
@@ -18,6 +18,26 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
+class Backoff:
+    """Pauses in seconds that double up to the longest, and begin again after ``healthy`` seconds. The caller waits."""
+
+    def __init__(self, first: float, longest: float, healthy: float = float("inf")) -> None:
+        self._first, self._longest, self._healthy = first, longest, healthy
+        self._next = first
+
+    def next(self, ran: float = 0.0) -> float:
+        """Return the pause after a try that failed after ``ran`` seconds; the following one is longer."""
+        if ran >= self._healthy:
+            self.reset()
+        pause = self._next
+        self._next = min(2 * pause, self._longest)
+        return pause
+
+    def reset(self) -> None:
+        """Begin with the first pause again: a try succeeded."""
+        self._next = self._first
+
+
 async def together(*works: Coroutine[Any, Any, None]) -> None:
     """Run ``works`` until all have ended; the first that raises cancels the others, and its error is raised."""
     try:
@@ -30,10 +50,7 @@ async def together(*works: Coroutine[Any, Any, None]) -> None:
 
 @asynccontextmanager
 async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run ``works`` while the block runs; on leaving it, they are cancelled and have ended.
-
-    What one of them raises ends the block and the others, and is raised; of several errors of ours, the first is.
-    """
+    """Run ``works`` while the block runs, and cancel them behind it; an error of one ends the block and the others."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -45,10 +62,7 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def in_thread(action: Callable[[], T]) -> T:
-    """Run ``action`` in a thread to its end, even when cancelled: the thread goes on anyway, and needs its files open.
-
-    A cancellation is raised after that; what ``action`` returned or raised is lost then.
-    """
+    """Run ``action`` in a thread to its end, for it needs its files open; a cancellation is raised after that."""
     return await to_the_end(asyncio.to_thread(action))
 
 
@@ -132,7 +146,7 @@ async def _until_interrupted(work: Coroutine[Any, Any, T], at_once: bool) -> tup
         leave()
 
 
-def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False) -> int:
+def run_until_signalled(main: Coroutine[Any, Any, int | None], *, serves: bool = False) -> int:
     """Run ``main`` as `until_interrupted` does, ``at_once``; return what it returns, or 128 + n after signal n.
 
     Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.

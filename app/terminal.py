@@ -1,8 +1,7 @@
 """What may reach a terminal, or a log that is read on one: text without control characters, shown escaped.
 
-Records, file names and what others say are anybody's. An escape sequence in them could move the cursor, write to the
-clipboard or hide text, and a bidi control could turn a line around. So each place of output passes `escaped` or
-`escaped_json`, and `guard_streams` lets nothing else out of the process either: tracebacks, warnings, libraries.
+Records, file names and what others say are anybody's: a sequence in them could move the cursor, hide text or turn a
+line around. `guard_streams` lets none out of the process either: tracebacks, warnings, libraries.
 """
 
 import io
@@ -59,10 +58,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class GuardedStream:
-    """A stream of text that lets no control character through; on a terminal, styles and moves of the cursor.
-
-    All else is the stream's own, ``buffer`` too: what takes bytes as they are, for output that is meant to be bytes.
-    """
+    """A stream of text that lets no control character through but, on a terminal, styles and moves of the cursor."""
 
     def __init__(self, stream: TextIO, *, redacts: bool = False) -> None:
         """Write to ``stream``; ``redacts``: what is said there holds no secret, of which documents may have some."""

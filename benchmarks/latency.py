@@ -25,7 +25,7 @@ from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Supervisor
+from tokenmill.app.supervisor.supervisor import Supervisor
 from tokenmill.app.tasks import beside
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import open_partition

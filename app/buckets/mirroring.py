@@ -21,9 +21,8 @@ from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Start, 
 from tokenmill.store.sealing import UNKNOWN, Manifest
 from tokenmill.wire.chain import roll
 
-from ..backoff import Backoff
 from ..segments.mirror import CheckpointKeeper, MirroredStream
-from ..tasks import beside, in_thread
+from ..tasks import Backoff, beside, in_thread
 
 log = structlog.get_logger(__name__)
 

@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "up": "local_kafka",
     "produce": "produce",
     "flush": "produce",
-    "pack": "pack",
+    "pack": "verify",
     "serve": "serving",
     "mill": "workers",
     "segment": "workers",
@@ -48,24 +48,24 @@ COMMANDS: Final = {
     "verify": "verify",
     "status": "status",
     "ledger": "status",
-    "eras": "control_records",
-    "close": "control_records",
+    "eras": "dead_letters",
+    "close": "dead_letters",
     "inspect": "inspect",
     "tail": "inspect",
-    "trace": "trace",
+    "trace": "inspect",
     "dead-letters": "dead_letters",
     "rejects": "dead_letters",
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
-    "upload": "exports",
-    "export": "exports",
-    "describe": "exports",
-    "skip": "control_records",
-    "ignore": "control_records",
+    "upload": "stores",
+    "export": "stores",
+    "describe": "stores",
+    "skip": "dead_letters",
+    "ignore": "dead_letters",
     "topics": "settings_and_topics",
-    "train-tokenizer": "tokenizer",
-    "tokenizer": "tokenizer",
+    "train-tokenizer": "trying",
+    "tokenizer": "trying",
     "broker": "local_kafka",
     "steps": "settings_and_topics",
     "config": "settings_and_topics",
@@ -80,14 +80,12 @@ GROUPS: Final = {
     "steps": "Filters and transforms of documents: what `steps` may name.",
     "dedup": "Documents that were seen before: what `dedup` finds, what it costs, what it has found.",
 }
-"""Commands that have commands below them, and their help."""
 
 
 def create_cli(command: str | None = None) -> "typer.Typer":
-    """Return the command line with all commands.
+    """Return the command line with all commands, or with those of the module of a ``command``, so that it starts soon.
 
-    Where the first argument is a ``command``, only its module is loaded: a worker that starts need not know the demo.
-    Where it is none of them, as ``--help``, no module is: the commands are listed, and cannot be called.
+    Where the first argument is none of them, as ``--help``, the commands are listed, and cannot be called.
     """
     import typer  # noqa: PLC0415 - as above
 
@@ -107,9 +105,9 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     app.command("version")(_version)
     groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
     module = COMMANDS.get(command, "") if command is not None else None
-    for words, epilog, called in _listed() if module == "" else _loaded(module):
+    for words, text, epilog, called in _listed() if module == "" else _loaded(module):
         group, _, name = words.rpartition(" ")
-        (groups[group] if group else app).command(name, epilog=epilog)(called)
+        (groups[group] if group else app).command(name, help=text, epilog=epilog)(called)
     for name, typer_group in groups.items():
         if typer_group.registered_commands:
             app.add_typer(typer_group, name=name)
@@ -123,19 +121,18 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     return app
 
 
-Listed: TypeAlias = Iterator[tuple[str, str | None, Callable[..., Any]]]
-"""Commands: the words that are typed, the end of the help, and a function."""
+Listed: TypeAlias = Iterator[tuple[str, str | None, str | None, Callable[..., Any]]]
+"""Commands: the words that are typed, the help where it is not the function's, its end, and the function."""
 
 
 def _loaded(module: str | None) -> Listed:
-    """Yield the commands of a module, or of all of them."""
     from .options import DECLARED  # noqa: PLC0415
 
     modules = COMMANDS.values() if module is None else [module]
     loaded = {import_module(f".{one}", __package__).__name__ for one in modules if one}
     for words, declared in DECLARED.items():
         if declared.called.__module__ in loaded:
-            yield words, declared.epilog, declared.called
+            yield words, None, declared.epilog, declared.called
 
 
 def _listed() -> Listed:
@@ -146,15 +143,7 @@ def _listed() -> Listed:
             if isinstance(node, ast.FunctionDef):
                 for call in node.decorator_list:
                     if isinstance(call, ast.Call) and ast.unparse(call.func) == "command":
-                        yield ast.literal_eval(call.args[0]), None, _named(ast.get_docstring(node))
-
-
-def _named(docstring: str | None) -> Callable[[], None]:
-    def listed() -> None:
-        pass
-
-    listed.__doc__ = docstring
-    return listed
+                        yield ast.literal_eval(call.args[0]), ast.get_docstring(node), None, lambda: None
 
 
 def _version() -> None:
@@ -171,8 +160,8 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code.
 
-    A process of its own ends after its exit handlers, without Python's finalization: that unwinds threads which run
-    native code, and a C++ library in one of them aborts the process.
+    A process of its own ends after its exit handlers: Python's finalization unwinds threads that run native code, and a
+    C++ library in one of them aborts the process.
     """
     code = 1  # of an unexpected error, whose traceback Python prints
     if arguments is None:
@@ -210,8 +199,9 @@ def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
         cli(given, prog_name="tokenmill")
     except (KeyboardInterrupt, SystemExit) as end:  # first: the names below may not be there yet
         code = INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code
-        if code == INTERRUPTED:
-            _say_nothing_of_halves(own=own)
+        if code == INTERRUPTED:  # what it left half made is freed next, and is to say nothing of it
+            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
+            sys.unraisablehook = (lambda _: None) if own else sys.unraisablehook  # an event loop without its attributes
         return code if isinstance(code, int) else code is not None
     except TokenMillError as error:
         _say(str(error))
@@ -235,23 +225,13 @@ def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
     return 0
 
 
-def _say_nothing_of_halves(*, own: bool) -> None:
-    """Let what Ctrl-C left half made say nothing of it when it is freed, which it is next."""
-    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
-    if own:
-        sys.unraisablehook = lambda _: None  # an event loop without its attributes
-
-
 def _end_at_once(*_: object) -> None:
     """Handle Ctrl-C amid imports, where libraries catch a KeyboardInterrupt, or Python makes another error of it."""
     os._exit(INTERRUPTED)
 
 
 def _raise_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Let Ctrl-C come again where Python drops it, as in a finalizer; show any other error as Python does.
-
-    It comes later, from a thread: what is raised here would be dropped too.
-    """
+    """Let Ctrl-C come again, from a thread, where Python drops it, as in a finalizer; show any other error."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         again = threading.Timer(AGAIN_AFTER_S, _press_ctrl_c)
         again.daemon = True

@@ -1,29 +1,36 @@
-"""``tokenmill dead-letters`` and ``rejects``: what could not become a document, and what steps filtered out."""
+"""``tokenmill dead-letters``, ``rejects``, ``skip`` and ``ignore``: records that fail; ``eras`` and ``close``."""
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Any
 
+from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import InputError
+from tokenmill.store import open_eras
+from tokenmill.store.layout import SOURCE_FILE, ending
 
 from ..funnel.retention import TriedDocument, beginning_of
+from ..kafka.clients import consumer
+from ..kafka.control_topic import read_eras, settled_stream, write_control
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
+from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from ..tables import ShownTable, pairs
 from ..tasks import until_interrupted
 from ..terminal import escaped
 from ..tools.inspect.duplicates import LaterCopy, copies_of
-from ..tools.inspect.packed import packed_rejects, packed_streams
+from ..tools.inspect.packed import StoredPack, packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
-from .figures import example_lines
-from .options import RawTopic, SomeStreams, argument, command, option
-from .output import All, AsJson, count, moment_of, say, show, show_json, show_table, size
-from .progress import ProgressLine
+from ..tools.skip_and_ignore import ignore, skip, skip_schema
+from .options import OneStream, RawTopic, SomeStreams, argument, command, option
+from .output import All, AsJson, DryRun, Yes, agree, asks, count, moment_of, say, show, show_json, show_table, size
+from .progress import ProgressLine, example_lines
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 
@@ -54,7 +61,7 @@ def list_command(
     if as_json:
         show_json([values(letter) for letter in found])
     else:
-        show_table(letters_table(found))
+        show_table(_letters_table(found))
     if not found:
         say(f"no record of {topic} is a dead letter{' of that kind' if reasons or partitions else ''}")
     if more:
@@ -86,7 +93,7 @@ def count_command(settings: Settings, topic: RawTopic, *, as_json: AsJson = Fals
         numbers = {"records": counts.reasons.total(), "letters": counts.letters, "resent": counts.resent}
         show_json({"topic": topic, **numbers, "reasons": dict(counts.reasons)})
         return
-    show_table(counts_table(counts.reasons))
+    show_table(_counts_table(counts.reasons))
     if counts.resent:
         say(f"{count(counts.resent, 'record')} of them were sent back")
 
@@ -96,13 +103,11 @@ def show_command(
     settings: Settings,
     record: Record,
     *,
-    value: Annotated[
-        bool, option("Print the original value and nothing else; escaped on a terminal.", None, "--value")
-    ] = False,
+    value: Annotated[bool, option("Print the original value and nothing else; escaped on a terminal.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print one dead letter: where it comes from, why it is here, and what was there."""
-    letter = asyncio.run(find_dead_letter(settings, required_place(record)))
+    letter = asyncio.run(find_dead_letter(settings, _required_place(record)))
     if letter.whole_value is not None:
         kept, whole = len(letter.value or b""), letter.whole_value
         say(
@@ -139,8 +144,8 @@ def resend_command(
     value: Annotated[
         str | None, option("Of one record: send the bytes of this file (-: standard input) instead.", "FILE")
     ] = None,
-    again: Annotated[bool, option("Also what was sent back before.", None, "--again")] = False,
-    dry_run: Annotated[bool, option("Count, send nothing.", None, "--dry-run")] = False,
+    again: Annotated[bool, option("Also what was sent back before.")] = False,
+    dry_run: Annotated[bool, option("Count, send nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send records back to their raw topic: one, as it was or repaired, or all of a reason as they were.
@@ -206,7 +211,7 @@ def rejects_command(
 
         found = asyncio.run(_rejected(settings, streams or (), reasons or (), limit, report))
     if as_json:
-        show_json([rejected_values(one) for one in found])
+        show_json([_rejected_values(one) for one in found])
         return
     by_reason: dict[tuple[str, str], list[TriedDocument]] = {}
     for one in found:
@@ -220,7 +225,7 @@ def rejects_command(
 
 
 def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int, *, as_json: bool) -> None:
-    place = required_place(of)
+    place = _required_place(of)
     if not isinstance(place, RecordPlace):
         raise InputError(f"--of {of} is no record: write TOPIC/PARTITION/OFFSET")
     found = [one for one in asyncio.run(copies_of(settings, place)) if not reasons or one.reason in reasons]
@@ -229,12 +234,11 @@ def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int
     if as_json:
         show_json([{**one.place._asdict(), "reason": one.reason} for one in shown])
         return
-    show_table(copies_table(shown))
+    show_table(_copies_table(shown))
     say(f"{place} came again {count(len(found), 'time')}")
 
 
-def copies_table(copies: Iterable[LaterCopy]) -> ShownTable:
-    """Return a row for each copy of a document."""
+def _copies_table(copies: Iterable[LaterCopy]) -> ShownTable:
     return ShownTable(("place", "reason"), ((str(one.place), one.reason) for one in copies))
 
 
@@ -247,19 +251,10 @@ async def _rejected(
     return [one async for one in found]
 
 
-def rejected_values(found: RejectedDocument) -> dict[str, Any]:
-    """Return a document that was filtered out as JSON types."""
-    document = found.document
-    return {
-        "stream": found.stream,
-        **found.place._asdict(),
-        "timestamp": found.timestamp,
-        "reason": found.reason,
-        "detail": found.detail,
-        "id": document.id,
-        "fields": dict(document.fields),
-        "text": document.text,
-    }
+def _rejected_values(found: RejectedDocument) -> dict[str, Any]:
+    document = {"id": found.document.id, "fields": dict(found.document.fields), "text": found.document.text}
+    why = {"timestamp": found.timestamp, "reason": found.reason, "detail": found.detail}
+    return {"stream": found.stream, **found.place._asdict(), **why, **document}
 
 
 def _request(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> ResendRequest:
@@ -283,7 +278,7 @@ def _bytes_of(file: str) -> bytes:
         raise InputError(f"{file} cannot be read ({error.strerror}): name a file with the repaired value") from error
 
 
-def required_place(name: str) -> Place:
+def _required_place(name: str) -> Place:
     """Return the place that a person named. Raises InputError where it is none."""
     place = parse_place(name)
     if place is None:
@@ -294,13 +289,11 @@ def required_place(name: str) -> Place:
     return place
 
 
-def counts_table(reasons: Counter[str]) -> ShownTable:
-    """Return a row for each reason, and one for all of them."""
+def _counts_table(reasons: Counter[str]) -> ShownTable:
     return ShownTable(("reason", "records"), [*reasons.most_common(), ("in all", reasons.total())])
 
 
-def letters_table(letters: Iterable[DeadLetter]) -> ShownTable:
-    """Return a row for each letter."""
+def _letters_table(letters: Iterable[DeadLetter]) -> ShownTable:
     rows = []
     for letter in letters:
         value = beginning_of(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
@@ -314,3 +307,159 @@ def values(letter: DeadLetter) -> dict[str, Any]:
     told = letter.as_json()
     del told["value"]
     return {**told, "key": None if letter.key is None else letter.key.decode(errors="replace")}
+
+
+@command("eras", "tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json", bucket=True)
+def eras_command(
+    settings: Settings,
+    stream: OneStream,
+    *,
+    last: Annotated[int, option("Show so many, the newest ones.", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show the eras of a stream: the sets of blocks that become trainable, and are shuffled, together."""
+    eras = asyncio.run(_read(settings, stream))
+    if as_json:
+        show_json({"stream": stream, "eras": list(map(_described, eras[-last:]))})
+        return
+    show_table(_eras_table(eras[-last:]))
+    if not eras:
+        say(f"{stream} has no era yet: a mill closes one as soon as there are blocks, and era_max_seconds have passed")
+
+
+@command("close", "tokenmill close raw-text.train")
+def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False, yes: Yes = False) -> None:
+    """Declare a stream complete: the blocks that are left become an era, and no era follows it.
+
+    Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush. This
+    cannot be undone; more text wants a new stream (stream_suffix). On a terminal, this asks first.
+    """
+    if StoredPack.find(settings.store, stream) is not None:
+        raise InputError(f"{stream} in {settings.store} was packed: {ending(settings.store, stream)} closes it")
+    if dry or asks(yes=yes):
+        before, left = asyncio.run(_eras_and_blocks_left(settings, stream))
+        summary = f"{stream} has {count(len(before), 'era')}, and {count(left, 'block')} in none"
+        if before and before[-1].end:
+            summary = f"{stream} is closed already, after {count(len(before) - 1, 'era')}"
+        if dry:
+            say(f"{summary}; nothing was done")
+            return
+        if not (before and before[-1].end):
+            agree(
+                f"{summary}. Closing makes these the last era, and cannot be undone: what is milled into this stream "
+                "later is never trained on"
+            )
+    eras = asyncio.run(_close(settings, stream))
+    blocks = sum(era.blocks for era in eras)
+    say(f"{stream} is closed after {count(len(eras) - 1, 'era')} with {count(blocks, 'block')}")
+
+
+@command("skip", "tokenmill skip raw-text 0 1234", "tokenmill skip raw-text --schema-id 77")
+def skip_command(
+    settings: Settings,
+    topic: RawTopic,
+    partition: Annotated[int | None, argument("The record's partition.")] = None,
+    offset: Annotated[int | None, argument("The record's offset.")] = None,
+    *,
+    schema_id: Annotated[int | None, option("Skip all records that name this schema, and are not milled yet.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a record that hangs or kills workers on the skip list: it is dead-lettered without being tried.
+
+    With --schema-id, all records that wait for a schema which the registry does not have: those of all partitions, or
+    of one, that are there now. A running mill ends and starts again within seconds, and skips them from then on;
+    `tokenmill inspect` shows the skip list. Refused once a stream has published past the record.
+    """
+    place = {"topic": topic, "partition": partition, "offset": offset}
+    if schema_id is not None:
+        if offset is not None:
+            raise InputError("--schema-id skips all records of a schema: leave the offset out")
+        counts = asyncio.run(skip_schema(settings, topic, schema_id, partition))
+        if as_json:
+            show_json({**place, "schema_id": schema_id, "records": counts})
+        for number, records in counts.items():
+            say(f"the mill of {topic}[{number}] is asked to skip {count(records, 'record')} of schema {schema_id}")
+        return
+    if partition is None or offset is None:
+        raise InputError("give the record's partition and offset, or --schema-id")
+    skipped = asyncio.run(skip(settings, topic, partition, offset))
+    if as_json:
+        show_json({**place, "streams": skipped.streams, "passed": skipped.passed})
+        return
+    for name in skipped.streams:
+        show(name)
+    if skipped.passed:
+        say(f"not skipped in {', '.join(skipped.passed)}, which have passed the record already")
+    say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")
+
+
+@command("ignore", "tokenmill ignore tokens.raw-text.train 0 1234")
+def ignore_command(
+    settings: Settings,
+    topic: Annotated[str, argument("The token topic.", "TOKEN_TOPIC")],
+    partition: Annotated[int, argument("The message's partition.")],
+    offset: Annotated[int, argument("The message's offset.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Let all readers of a token topic pass over a message that none of them accepts, because no mill wrote it.
+
+    Mills and stores that halted there go on within seconds; `tokenmill inspect stream` shows the ignore list. A message
+    that continues its chain is refused, and is never left out, whatever the list says.
+    """
+    stream, reason = asyncio.run(ignore(settings, topic, partition, offset))
+    if as_json:
+        show_json({"topic": topic, "partition": partition, "offset": offset, "stream": stream, "reason": reason})
+        return
+    show(stream)
+    say(f"readers of {topic}[{partition}] pass over offset {offset} from now on: {reason}")
+
+
+async def _read(settings: Settings, stream: str) -> list[Era]:
+    of_bucket = (settings.store / stream / SOURCE_FILE).exists()
+    if of_bucket or StoredPack.find(settings.store, stream) is not None:
+        reader = open_eras(settings.store, stream)
+        return [reader.era(number) for number in range(reader.eras)]
+    settled = await settled_stream(settings, stream)
+    follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
+    async with consumer(settings) as client:
+        return [era async for part in read_eras(client, settled.stream.control_topic, follower) for era, _ in part]
+
+
+async def _eras_and_blocks_left(settings: Settings, stream: str) -> tuple[list[Era], int]:
+    settled = await settled_stream(settings, stream)
+    eras = await _read(settings, stream)
+    extents = Extents(settled.stream.tokens_topic, settled.genesis.recipe, settled.control.ignored)
+    log = EraLog(settled.genesis.recipe.fingerprint, eras[-1] if eras else None)
+    async with consumer(settings) as client:
+        await extents.look(client, log)
+    return eras, sum(max(0, extent.blocks - log.end(number)[0]) for number, extent in extents.found.items())
+
+
+async def _close(settings: Settings, stream: str) -> list[Era]:
+    settled = await settled_stream(settings, stream)
+
+    async def write(topic: str, key: bytes, value: bytes) -> None:
+        await write_control(settings, topic, [(key, value)])
+
+    closer = EraCloser(settled, write, era_blocks=1, era_seconds=0.0)
+    async with consumer(settings) as client:
+        await closer.close(client)
+    return await _read(settings, stream)
+
+
+def _described(era: Era) -> dict[str, Any]:
+    ranges = [[part.first, part.stop] for part in era.ranges]
+    blocks = {"era": era.number, "closed": era.closed, "blocks": era.blocks}
+    return {**blocks, "end": era.end, "ranges": ranges, "hash": era.hash.hex()}
+
+
+def _eras_table(eras: list[Era]) -> ShownTable:
+    rows = []
+    for era in eras:
+        ranges = ", ".join(
+            f"{n}: {part.first:,} to {part.stop - 1:,}" for n, part in enumerate(era.ranges) if part.blocks
+        )
+        closed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(era.closed / 1000))
+        rows.append((era.number, closed, era.blocks, ranges or "the end"))
+    return ShownTable(("era", "closed", "blocks", "partition: blocks"), rows, words=True)

@@ -1,30 +1,26 @@
-"""``tokenmill inspect``: what a stream, a segment, a message or a block holds; ``tail``: documents as they pass."""
+"""``tokenmill inspect``, ``tail`` and ``trace``: what streams and files hold, and which records were in a step."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import address_of
+from tokenmill.errors import InputError
 from tokenmill.packings import packing_in_words
+from tokenmill.samples import tracing as samples
+from tokenmill.samples.trainable import read_any_state, read_state
 
 from ..funnel.retention import beginning_of
 from ..settings import Settings
 from ..tables import ShownTable, pairs
-from ..tools.inspect.reports import (
-    ChainReport,
-    SegmentReport,
-    StreamReport,
-    inspect_message,
-    inspect_segments,
-    inspect_stream,
-)
-from ..tools.inspect.tracing import PassingRecord, TracedPiece, passing_records, trace_block
+from ..tools.inspect import reports, tracing
 from .options import OneStream, RawTopic, argument, command, option
-from .output import LINE_CHARACTERS, AsJson, count, moment_of, say, show, show_json, show_table, size
+from .output import LINE_CHARACTERS, All, AsJson, count, moment_of, say, show, show_json, show_table, size
+from .progress import ProgressLine
 
 SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
 WORDS = {"filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
@@ -36,12 +32,12 @@ Partition = Annotated[int, argument("Number of the partition.")]
 @command("inspect stream", "tokenmill inspect stream raw-text.train", shown=("bootstrap_servers", "store"), bucket=True)
 def stream(settings: Settings, name: OneStream, *, as_json: AsJson = False) -> None:
     """Print a stream's settings, and how far its chains are in the token topic and in the store."""
-    report = asyncio.run(inspect_stream(settings, name, settings.store))
+    report = asyncio.run(reports.inspect_stream(settings, name, settings.store))
     if as_json:
         show_json(report.to_dict())
         return
-    show_table(pairs(stream_facts(report)))
-    show_table(chains_table(report))
+    show_table(pairs(_stream_facts(report)))
+    show_table(_chains_table(report))
     for chain in report.chains:
         if chain.sample:
             show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning_of(chain.sample, LINE_CHARACTERS)!r}")
@@ -64,12 +60,12 @@ def segment(
     if (address := address_of(path)) is not None:
         parts = address.rsplit("/", 3 if path.suffix else 2)
         path = open_temporarily(Path(parts[0])).joinpath(*parts[1:])
-    reports = inspect_segments(path)
+    found = reports.inspect_segments(path)
     if as_json:
-        show_json(list(map(asdict, reports)))
+        show_json(list(map(asdict, found)))
         return
-    for report in reports:
-        show_table(pairs(segment_facts(report)))
+    for report in found:
+        show_table(pairs(_segment_facts(report)))
         if report.sample:
             show(f"block {report.first}: {beginning_of(report.sample, LINE_CHARACTERS)!r}")
 
@@ -84,19 +80,19 @@ def message(
     as_json: AsJson = False,
 ) -> None:
     """Print what is at an offset: blocks with their documents, a carry, a dead letter, or any other record."""
-    values = asyncio.run(inspect_message(settings, topic, partition, offset))
+    values = asyncio.run(reports.inspect_message(settings, topic, partition, offset))
     if as_json:
         show_json(values)
         return
     header: dict[str, Any] = values.pop("message", {})
     blocks: list[dict[str, Any]] = header.pop("blocks", [])
     for domain, found in values.pop("seen_before", {}).items():
-        values[f"seen before in {domain}"] = seen_words(found)
+        values[f"seen before in {domain}"] = _seen_words(found)
     show_table(pairs({**values, **header}))
     for found in blocks:
         show(f"block {found['block']}: {beginning_of(found['sample'] or '', LINE_CHARACTERS)!r}")
         for piece in found["pieces"]:
-            show(f"  from token {piece['start']}: {piece_name(piece)}")
+            show(f"  from token {piece['start']}: {_piece_name(piece)}")
 
 
 @command(
@@ -111,7 +107,7 @@ def block(
     as_json: AsJson = False,
 ) -> None:
     """Follow one block, from the store or else from the token topic, back to the Kafka records that it came from."""
-    trace = asyncio.run(trace_block(settings, name, partition, number, store=settings.store))
+    trace = asyncio.run(tracing.trace_block(settings, name, partition, number, store=settings.store))
     if as_json:
         show_json(asdict(trace))
         return
@@ -119,14 +115,13 @@ def block(
     show(f"{place}: {count(trace.tokens, 'token')}, {trace.where}")
     show(f"  {beginning_of(trace.text, LINE_CHARACTERS)!r}")
     for piece in trace.pieces:
-        for line in piece_lines(piece):
+        for line in _piece_lines(piece):
             show(line)
     if trace.note:
         say(trace.note)
 
 
-def seen_words(found: Mapping[str, Any] | None) -> str:
-    """Return whether a document was seen before, and how often it came again."""
+def _seen_words(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "not judged"
     if found["reason"]:
@@ -135,29 +130,28 @@ def seen_words(found: Mapping[str, Any] | None) -> str:
     return f"no; seen {count(sum(found['again'].values()), 'time')} since ({kinds})" if kinds else "no, and not since"
 
 
-def piece_lines(piece: TracedPiece) -> list[str]:
-    """Return where a piece came from, and the beginning of its record's text."""
+def _piece_lines(piece: tracing.TracedPiece) -> list[str]:
     place = f"{piece.topic}[{piece.partition}] offset {piece.offset}"
     if piece.padding:
         return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the record at {place}"]
-    name = f"document {piece.id!r}" if piece.id is not None else "a document"
-    lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
+    lines = [f"tokens {piece.start} to {piece.stop - 1}: {_document(piece.id, piece.position)}, {place}"]
     if piece.record is not None:
         text = beginning_of(piece.record.text, LINE_CHARACTERS)
         lines.append(f"  record of {moment_of(piece.record.timestamp)}, {size(piece.record.value_bytes)}: {text!r}")
     return lines
 
 
-def piece_name(piece: dict[str, Any]) -> str:
-    """Return where a piece of a message came from."""
+def _piece_name(piece: dict[str, Any]) -> str:
     if piece["position"] < 0:
         return f"padding, by the record at offset {piece['offset']}"
-    name = f"document {piece['id']!r}" if "id" in piece else "a document"
-    return f"{name} from its token {piece['position']}, offset {piece['offset']}"
+    return f"{_document(piece.get('id'), piece['position'])}, offset {piece['offset']}"
 
 
-def stream_facts(report: StreamReport) -> dict[str, Any]:
-    """Return what is said of a stream beside its chains."""
+def _document(name: str | int | None, position: int) -> str:
+    return f"{'a document' if name is None else f'document {name!r}'} from its token {position}"
+
+
+def _stream_facts(report: reports.StreamReport) -> dict[str, Any]:
     unusual = {"splits", "steps", "raw_topic", "tokenizer_sha256", "probe", "block_tokens", "dtype", "format"}
     unusual |= {"packing", "packing_parameters", "segment_tokens"}
     return {
@@ -177,8 +171,7 @@ def stream_facts(report: StreamReport) -> dict[str, Any]:
     }
 
 
-def chains_table(report: StreamReport) -> ShownTable:
-    """Return one row for each chain."""
+def _chains_table(report: reports.StreamReport) -> ShownTable:
     columns = ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
     rows = []
     for chain in report.chains:
@@ -191,14 +184,12 @@ def chains_table(report: StreamReport) -> ShownTable:
     return ShownTable(columns, rows)
 
 
-def _held(chain: ChainReport) -> str:
-    """Return what the store holds: a number of blocks, or, where older ones are retired, which."""
+def _held(chain: reports.ChainReport) -> str:
     end = chain.store_blocks or 0
     return f"{chain.store_first:,} to {end - 1:,}" if chain.store_first else f"{end:,}"
 
 
-def segment_facts(report: SegmentReport) -> dict[str, Any]:
-    """Return what is said of a segment."""
+def _segment_facts(report: reports.SegmentReport) -> dict[str, Any]:
     return {
         "segment": report.path,
         "chain": f"{report.stream}/{report.partition}",
@@ -215,10 +206,7 @@ def segment_facts(report: SegmentReport) -> dict[str, Any]:
 
 
 @command(
-    "tail",
-    "tokenmill tail raw-text",
-    "tokenmill tail raw-text --follow",
-    "tokenmill tail raw-text --json --last 100",
+    "tail", "tokenmill tail raw-text", "tokenmill tail raw-text --follow", "tokenmill tail raw-text --json --last 100"
 )
 def tail_command(
     settings: Settings,
@@ -239,19 +227,18 @@ def tail_command(
 
 async def _tail(settings: Settings, topic: str, last: int, *, follow: bool, limit: int | None, as_json: bool) -> None:
     shown = 0
-    async with aclosing(passing_records(settings, topic, last, follow=follow)) as passing:
+    async with aclosing(tracing.passing_records(settings, topic, last, follow=follow)) as passing:
         async for found in passing:
             if as_json:
                 show_json(asdict(found) | {"place": found.place._asdict()})
-            for line in lines_of(found) if not as_json else ():
+            for line in _lines_of(found) if not as_json else ():
                 show(line)
             shown += 1
             if shown == limit:
                 return
 
 
-def lines_of(found: PassingRecord) -> Iterator[str]:
-    """Yield the place of a record and what becomes of it; below, the beginning of its text, and of its ids."""
+def _lines_of(found: tracing.PassingRecord) -> Iterator[str]:
     outcome, record = found.outcome, found.record
     what = WORDS.get(outcome.kind, outcome.kind)
     split = f" ({outcome.split})" if outcome.split else ""
@@ -265,3 +252,207 @@ def lines_of(found: PassingRecord) -> Iterator[str]:
     if outcome.tokens:
         more = " …" if len(outcome.tokens) > SHOWN_TOKENS else ""
         yield f"  {' '.join(map(str, outcome.tokens[:SHOWN_TOKENS]))}{more}"
+
+
+SHOWN_USES = 10  # samples of a record; more are shown where all is asked for
+
+
+@command(
+    "trace",
+    "tokenmill trace --store store --state state.json --step 12345 --text",
+    "tokenmill trace --store store --state state.json --record 0 4711",
+    "tokenmill trace --store store --state state.json --document article-17 --json",
+    shown=("store",),
+    bucket=True,
+)
+def trace_command(
+    settings: Settings,
+    *,
+    state: Annotated[Path, option("What state_dict() of Batches returned, as JSON; it names the stream, too.", "FILE")],
+    step: Annotated[int | None, option("The samples of this step.", "N")] = None,
+    sample: Annotated[int | None, option("This sample of the run's sequence.", "N")] = None,
+    block: Annotated[tuple[int, int] | None, option("The samples of this block.", "PARTITION NUMBER")] = None,
+    record: Annotated[
+        tuple[int, int] | None, option("The samples with tokens of this record.", "PARTITION OFFSET")
+    ] = None,
+    document: Annotated[
+        str | None, option("The same of all records with this id; reads all document tables.", "ID")
+    ] = None,
+    of: Annotated[
+        str | None, option("With the state of a mixture: this stream of it, whose samples count as its steps.", "NAME")
+    ] = None,
+    store_of: Annotated[
+        list[str] | None,
+        option(
+            "With the state of a mixture: the store of this stream, if it is in another one; may be given again.",
+            "NAME=DIRECTORY",
+        ),
+    ] = None,
+    text: Annotated[bool, option("Ask the brokers for the records, and print their text.")] = False,
+    everything: All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which documents were in a step or sample of a run, or in which steps a block, record or document was.
+
+    Reads the store alone; no broker is asked, except with --text. A state of a later time knows all earlier steps,
+    whatever the batch sizes were; rank r of batches of b had the rows of the global batch from r * b on.
+    """
+    if sum(asked is not None for asked in (step, sample, block, record, document)) != 1:
+        raise InputError("give one of --step, --sample, --block, --record and --document")
+    saved = read_any_state(state)
+    stores = _stores(store_of or (), mixture=samples.is_mixture(saved))
+    if samples.is_mixture(saved) and of is None:
+        if step is None or text:
+            raise InputError(
+                "the state is of a mixture: give --step, without --text, or the stream that you mean (--of NAME)"
+            )
+        _show_step_of_mixture(settings, samples.MixtureTracer(settings.store, saved, stores), step, as_json=as_json)
+        return
+    if of is not None and not samples.is_mixture(saved):
+        raise InputError("--of names a stream of a mixture, and this is a state of Batches: leave it out")
+    store = stores.get(of or "", settings.store)
+    tracer = samples.Tracer(store, read_state(state) if of is None else samples.part_of(saved, of))
+    if tracer.doubt is not None:
+        say(f"warning: {tracer.doubt}")
+    stream = tracer.position.sequence.stream
+    printer = _Printer(settings, stream, text=text, as_json=as_json, everything=everything)
+    if step is not None:
+        printer.show_samples({"step": step}, list(tracer.step(step)))
+    elif sample is not None:
+        printer.show_samples({"sample": sample}, [tracer.sample(sample)])
+    elif block is not None:
+        printer.show_block(block, tracer.block(*block))
+    elif record is not None:
+        printer.show_records({"record": record}, [tracer.record(*record)])
+    else:
+        found = [tracer.record(*place) for place in _scan(tracer, document or "")]
+        printer.show_records({"document": document}, found)
+
+
+def _stores(given: Iterable[str], *, mixture: bool) -> dict[str, Path]:
+    stores = {}
+    for one in given:
+        name, equals, directory = one.partition("=")
+        if not mixture or not equals or not name or not directory:
+            advice = "give NAME=DIRECTORY, with the name of a stream in the mixture" if mixture else "give --store"
+            raise InputError(f"--store-of is {one!r}: {advice}")
+        stores[name] = open_temporarily(Path(directory))
+    return stores
+
+
+def _show_step_of_mixture(settings: Settings, tracer: samples.MixtureTracer, step: int, *, as_json: bool) -> None:
+    for name, doubt in tracer.doubts.items():
+        say(f"warning: {name}: {doubt}")
+    found = list(tracer.step(step))
+    if as_json:
+        show_json({"step": step, "samples": [{"of": name, **asdict(traced)} for name, traced in found]})
+        return
+    printers: dict[str, _Printer] = {}
+    for name, traced in found:
+        printer = printers.setdefault(name, _Printer(settings, tracer.stream_of(name)))
+        show(f"{name}: {_use(traced.use)}: {_view(traced)}")
+        printer.show_sources(traced.sources)
+
+
+def _scan(tracer: samples.Tracer, wanted: str) -> list[tracing.Place]:
+    found: list[tracing.Place] = []
+    with ProgressLine("searching") as line:
+        for done, total, places in tracer.documents(wanted):
+            found += places
+            told = f"searched {count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"
+            line.show(told, done, total)
+    return found
+
+
+@dataclass
+class _Printer:
+    settings: Settings
+    stream: str
+    text: bool = False
+    as_json: bool = False
+    everything: bool = True
+    texts: dict[tracing.Place, tracing.RecordText] = field(default_factory=dict)
+
+    def show_samples(self, asked: dict[str, Any], found: list[samples.TracedSample]) -> None:
+        self._ask(source for one in found for source in one.sources)
+        if self.as_json:
+            self._show_json(asked, samples=[asdict(one) for one in found])
+            return
+        if "step" in asked:
+            first, last = found[0].use.sample, found[-1].use.sample
+            show(f"step {asked['step']} of {self.stream}: samples {first} to {last}")
+        for one in found:
+            show(f"{_use(one.use)}: {_view(one)}")
+            self.show_sources(one.sources)
+
+    def show_block(self, place: tracing.Place, views: list[samples.TracedView]) -> None:
+        self._ask(source for view in views for source in view.sources)
+        if self.as_json:
+            self._show_json({"block": place}, views=[asdict(view) for view in views])
+            return
+        for view in views:
+            self._show_view(view)
+
+    def show_records(self, asked: dict[str, Any], found: list[samples.TracedRecord]) -> None:
+        self._ask(source for one in found for view in one.views for source in view.sources)
+        lost = {n: (one.partition, one.offset) for n, one in enumerate(found) if self.text and not one.views}
+        outcomes = {n: asyncio.run(tracing.outcome_of(self.settings, self.stream, place)) for n, place in lost.items()}
+        if self.as_json:
+            records = [
+                {**asdict(one), "verdict": one.verdict, "outcome": asdict(outcomes[n]) if n in outcomes else None}
+                for n, one in enumerate(found)
+            ]
+            self._show_json(asked, records=records)
+            return
+        if not found:
+            say(f"no document in the store has the id {asked['document']!r}")
+        for number, one in enumerate(found):
+            show(f"{one.topic}[{one.partition}] offset {one.offset}: {one.verdict}")
+            if (outcome := outcomes.get(number)) is not None:
+                show(f"  by the raw topic: {outcome}")
+            if self.everything or self.text:
+                for view in one.views:
+                    self._show_view(view)
+                continue
+            uses = [(view, use) for view in one.views for use in view.uses]
+            for view, use in uses[:SHOWN_USES]:
+                show(f"  {_use(use)}: {_view(view)}")
+            if len(uses) > SHOWN_USES:
+                show(f"  and {len(uses) - SHOWN_USES:,} more samples; --all shows them")
+
+    def _ask(self, sources: Iterable[samples.Source]) -> None:
+        if self.text:
+            places = [(source.partition, source.offset) for source in sources]
+            self.texts = asyncio.run(tracing.record_texts(self.settings, self.stream, places))
+
+    def _show_json(self, asked: dict[str, Any], **found: Any) -> None:
+        texts = [{"partition": p, "offset": o, **asdict(text)} for (p, o), text in self.texts.items()]
+        show_json({"stream": self.stream, **asked, **found, **({"texts": texts} if self.text else {})})
+
+    def _show_view(self, view: samples.TracedView) -> None:
+        era = "in no era yet" if view.era is None else f"era {view.era}"
+        show(f"{_view(view)}, {era}")
+        for use in view.uses:
+            show(f"  {_use(use)}")
+        self.show_sources(view.sources)
+
+    def show_sources(self, sources: list[samples.Source]) -> None:
+        for source in sources:
+            found = _document(source.id, source.position)
+            place = f"{source.topic}[{source.partition}] offset {source.offset}"
+            show(f"  tokens {source.start} to {source.stop - 1}: {found}, {place}")
+            text = self.texts.get((source.partition, source.offset))
+            if text is not None:
+                show(f"    {beginning_of(text.text, LINE_CHARACTERS)!r}")
+            elif self.text:
+                show("    (the raw topic no longer holds this record)")
+
+
+def _use(use: samples.Use) -> str:
+    step = "in no step as of this state" if use.step is None else f"step {use.step} row {use.row}"
+    passed = f", pass {use.passed}" if use.passed else ""
+    return f"sample {use.sample}, {step}{passed}, era {use.era} position {use.position}"
+
+
+def _view(found: samples.TracedSample | samples.TracedView) -> str:
+    return f"partition {found.partition} block {found.block} view {found.view}"

@@ -9,12 +9,10 @@ import typer
 
 from tokenmill.errors import BrokerError
 
+from ..local import local_state as local
 from ..local.broker import Broker
-from ..local.demo_plan import FEED_SECONDS, TRAIN_SECONDS, DemoPlan, own_text, standard_library
-from ..local.local_state import DEMO_DIRECTORY, LocalState
-from ..local.output_files import require_directory
 from ..settings import Loaded
-from .options import command, option
+from .options import command, option, require_directory
 from .output import AsJson, EscapingConsole, say, show, show_json
 from .produce import parse_rate
 
@@ -72,7 +70,7 @@ def status(directory: Directory = DEFAULT_DIRECTORY, *, as_json: AsJson = False)
 def up(
     loaded: Loaded,
     *,
-    state: StateDirectory = DEMO_DIRECTORY,
+    state: StateDirectory = local.DEMO_DIRECTORY,
     partitions: Annotated[int, option("Partitions of raw topics that are made.", min=1)] = 4,
     port: Annotated[
         int | None, option("Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
@@ -84,7 +82,7 @@ def up(
     """
     from ..local.up import run_up, settings_in  # noqa: PLC0415 - `broker` needs no service
 
-    place = LocalState(state.absolute())
+    place = local.LocalState(state.absolute())
     require_directory("--state", state)
     settings, said = settings_in(place, loaded), loaded.settings.model_fields_set
     origins = {name: loaded.origins[name] if name in said else f"{place.settings_file}" for name in loaded.origins}
@@ -98,20 +96,22 @@ def demo(
     text: Annotated[Path | None, option("A file or folder of your own; default: the standard library.", "PATH")] = None,
     train: Annotated[bool, option("Train a tiny GPT meanwhile (needs torch).")] = True,
     rate: Annotated[str | None, option("Feed as much a second, as 2MB.", "SIZE")] = None,
-    seconds: Annotated[float, option("Feed for about as long, where there is no --rate.", min=0.1)] = FEED_SECONDS,
-    train_seconds: Annotated[float, option("Train for as long.", min=1)] = TRAIN_SECONDS,
-    state: StateDirectory = DEMO_DIRECTORY,
+    seconds: Annotated[
+        float, option("Feed for about as long, where there is no --rate.", min=0.1)
+    ] = local.FEED_SECONDS,
+    train_seconds: Annotated[float, option("Train for as long.", min=1)] = local.TRAIN_SECONDS,
+    state: StateDirectory = local.DEMO_DIRECTORY,
 ) -> None:
     """Watch text flow through a real Kafka into blocks and a training run, a killed worker, and the proof at the end.
 
     Each run has a raw topic of its own; what earlier runs made stays. Exit code 1 when a block is not as it must be.
     """
-    from ..local.demo_run import run_demo  # noqa: PLC0415 - `broker` needs no service
+    from ..local.up import run_demo  # noqa: PLC0415 - `broker` needs no service
 
     require_directory("--state", state)
-    plan = DemoPlan(
+    plan = local.DemoPlan(
         directory=state,
-        text=standard_library() if text is None else own_text(text),
+        text=local.standard_library() if text is None else local.own_text(text),
         train=train,
         rate=parse_rate(rate),
         seconds=seconds,

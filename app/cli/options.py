@@ -1,6 +1,9 @@
 """How commands are declared: with their words, examples and options, and every setting as a flag of the same name."""
 
+import errno
 import inspect
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -13,8 +16,7 @@ from tokenmill.errors import InputError, SettingsError
 
 from ..logs import set_up_logging
 from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
-from ..settings.load import Loaded
-from ..settings.model import ENVIRONMENT_PREFIX, described
+from ..settings.model import ENVIRONMENT_PREFIX, Loaded, described
 from ..settings.values import as_variable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,6 +48,34 @@ def require_beside(other: str, given: object, **options: object) -> None:
             raise InputError(f"--{name.replace('_', '-')} does nothing without {other}: give both, or leave it out")
 
 
+def require_directory(flag: str, path: Path) -> None:
+    """Make the directory if need be; raises InputError, with the flag's name, where files cannot be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(f"{flag} {path} {_why(error, path)}: name a directory, new or old, to write to") from error
+
+
+def require_file(flag: str, path: Path) -> None:
+    """Make a file's directory if need be; raises InputError, with the flag's name, where it cannot be written."""
+    if path.is_dir():
+        raise InputError(f"{flag} {path} is a directory: name the file to write")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise InputError(f"{flag} {path} may not be written by this user: name another file, or change its rights")
+    require_directory(f"{flag} {path}:", path.parent)
+
+
+def _why(error: OSError, path: Path) -> str:
+    if error.errno in {errno.EEXIST, errno.ENOTDIR}:
+        found = next((place for place in (path, *path.parents) if place.exists()), path)
+        return f"is no directory, for {found} is a file" if found != path else "is a file"
+    if error.errno in {errno.EACCES, errno.EPERM}:
+        return "may not be written to by this user"
+    return f"cannot be written to ({error.strerror})"
+
+
 def argument(text: str, value: str | None = None) -> Any:
     """Return how an argument is declared: by its help, and what stands for a value."""
     return typer.Argument(metavar=value, help=text, show_default=False)
@@ -74,7 +104,6 @@ class DeclaredCommand(NamedTuple):
 
     called: Callable[..., Any]
     epilog: str | None
-    """The end of its help: commands that work, one a line."""
 
 
 DECLARED: Final[dict[str, DeclaredCommand]] = {}
@@ -86,14 +115,18 @@ def command(
 ) -> Callable[[F], F]:
     """Declare the decorated function as a command, by the words that are typed and by examples of it.
 
-    One whose first parameter is ``settings`` or ``loaded`` gets a flag for every setting and ``--config``, and is
-    called with the settings in force, or with these and where their values came from. Of these flags, help shows those
-    for ``shown``; ``--help-all`` shows them all. When called, it raises SettingsError as `load_settings` does. With
-    ``bucket``, the store may be the address of one; another command that has a store refuses that.
+    One whose first parameter is ``settings`` or ``loaded`` gets ``--config`` and a flag for every setting, of which
+    help shows those for ``shown``; it is called with the settings in force, or with these and where they came from.
+    With ``bucket``, the store may be the address of one; another command that has a store refuses that.
     """
 
     def declare(function: F) -> F:
-        first = next(iter(inspect.signature(function).parameters), "")
+        parameters = inspect.signature(function).parameters
+        for name, parameter in parameters.items():
+            for declared in getattr(parameter.annotation, "__metadata__", ()):
+                if parameter.default is False and declared.default is ...:  # no name: typer would make a `--no-…`, too
+                    declared.param_decls = (f"--{name.replace('_', '-')}",)
+        first = next(iter(parameters), "")
         called = _with_flags(function, shown, words, bucket=bucket) if first in {"settings", "loaded"} else function
         DECLARED[words] = DeclaredCommand(called, "\n\n".join(["Examples:", *examples]) if examples else None)
         return function
@@ -143,7 +176,6 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
 
 
 def _with_store(loaded: Loaded, words: str, *, bucket: bool) -> Loaded:
-    """Return settings whose store is a directory; raises InputError where the command takes no bucket."""
     from tokenmill.bucket.cache import open_temporarily  # noqa: PLC0415 - most commands need no numpy
     from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - as above
 

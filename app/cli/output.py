@@ -1,7 +1,6 @@
 """How commands speak: data on standard output, messages on standard error, sizes and numbers for people.
 
-What comes from records and names is shown as it is: Rich would read `[bold]`, `[link=…]` and `:smile:` in any text, and
-would pass escape sequences on.
+What comes from records and names is shown as it is: Rich would read `[bold]` and `:smile:` in any text.
 """
 
 import sys
@@ -19,7 +18,6 @@ from ..tables import ShownTable, terminal_width
 from ..terminal import escaped, escaped_json, escaped_lines, is_terminal
 
 PlainColumn: Final = partial(TextColumn, markup=False)
-"""A column of a progress bar whose text is shown as it is."""
 
 LINE_CHARACTERS: Final = 100
 """Of a text, where it is one of many."""

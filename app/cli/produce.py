@@ -25,20 +25,10 @@ from ..tools.inspect.packed import packed_streams
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
 from ..tools.produce.summary import COUNTED, DryRunResult, Summary, dry_run
+from . import reading_options as files
 from .options import RawTopic, command, panel
 from .output import AsJson, count, say, show, show_json, size
 from .progress import with_outage_messages
-from .reading_options import (
-    Paths,
-    ProduceProgress,
-    SourceChoice,
-    require_documents,
-    require_whole,
-    say_first,
-    say_refusals,
-    summary_json,
-    with_reading,
-)
 
 SHOWN_PARTITIONS: Final = 8  # in the last line; more are summed up, --json has all
 SHOWN_CHARACTERS: Final = 200  # of a sample's value
@@ -54,20 +44,19 @@ Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
     "tokenmill produce raw-text book.txt --lines --rate 2MB",
     "cat corpus.jsonl | tokenmill produce raw-text - --key id",
 )
-@with_reading()
+@files.with_reading()
 def produce_command(
     settings: Settings,
     topic: RawTopic,
-    paths: Paths,
+    paths: files.Paths,
     *,
-    choice: SourceChoice,
+    choice: files.SourceChoice,
     rate: Annotated[str | None, _how("Send at most this much a second: 2MB.", "SIZE")] = None,
     compression: Annotated[Codec, _how(f"Codec of the batches: {', '.join(get_args(Codec))}.", "NAME")] = "none",
     resume: Annotated[bool, _how("The same command goes on where it was interrupted.")] = True,
-    restart: Annotated[bool, _how("Send all again, on purpose.", None, "--restart")] = False,
+    restart: Annotated[bool, _how("Send all again, on purpose.")] = False,
     only_new: Annotated[
-        bool,
-        _how("Send what was added since: new files, and what files of lines got at their end.", None, "--only-new"),
+        bool, _how("Send what was added since: new files, and what files of lines got at their end.")
     ] = False,
     dask: Annotated[str | None, _how("Send from all workers of this Dask cluster: tcp://host:8786.", "ADDRESS")] = None,
     then_flush: Annotated[bool, _how("Then ask the mill to fill its open blocks.", None, "--flush")] = False,
@@ -88,7 +77,7 @@ def produce_command(
         require_flush_allowed(settings, topic)
     with choice.opened(settings, topic, paths) as (reading, sources):
         if dry:
-            show_dry_run(asyncio.run(dry_run(sources, topic, choice.plan)), paths, as_json=as_json)
+            _show_dry_run(asyncio.run(dry_run(sources, topic, choice.plan)), paths, as_json=as_json)
             return
         plan = RunPlan(
             **asdict(choice.plan) | {"identity": choice.identity(topic, paths, reading) if resume else None},
@@ -97,9 +86,9 @@ def produce_command(
             restart=restart,
             only_new=only_new,
         )
-        from ..telemetry.produce_metrics import run_served  # noqa: PLC0415 - a server, for those who ask for it
+        from ..telemetry.server import run_served  # noqa: PLC0415 - a server, for those who ask for it
 
-        with ProduceProgress() as report, run_served(settings, metrics_port, lambda: report.latest):
+        with files.ProduceProgress() as report, run_served(settings, metrics_port, lambda: report.latest):
             work: Coroutine[Any, Any, Summary]
             if dask is None:
                 work = produce(settings, topic, sources, plan, report)
@@ -111,7 +100,7 @@ def produce_command(
             work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)
             summary, interrupted = until_interrupted(work_shown)
     if summary is None or interrupted is not None:
-        say(interrupted_line(report.latest, topic, goes_on=plan.identity is not None))
+        say(_interrupted_line(report.latest, topic, goes_on=plan.identity is not None))
         sys.exit(128 + (interrupted or signal.SIGINT))
     _finish(settings, topic, paths, summary, then_flush=then_flush, as_json=as_json)
 
@@ -132,7 +121,6 @@ def flush_command(settings: Settings, topic: RawTopic) -> None:
 
 
 def _flush(settings: Settings, topic: str) -> int:
-    """Flush, and say where that waits; return the number of partitions."""
     partitions = asyncio.run(flush(settings, topic))
     held = open_transactions(settings, [TopicPartition(topic, number) for number in range(partitions)])
     for tp, since in asyncio.run(held).items():
@@ -141,10 +129,7 @@ def _flush(settings: Settings, topic: str) -> int:
 
 
 def parse_rate(rate: str | None) -> float | None:
-    """Return bytes a second of ``2MB`` or ``2MB/s``.
-
-    Raises typer.BadParameter where it is no size, or less than a byte a second.
-    """
+    """Return bytes a second of ``2MB`` or ``2MB/s``; raises typer.BadParameter where it is no size, or below one."""
     if rate is None:
         return None
     try:
@@ -159,25 +144,25 @@ def parse_rate(rate: str | None) -> float | None:
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
-    say_refusals(summary, summary.told)
+    files.say_refusals(summary, summary.told)
     changed = [f"{change.text}: nothing of it is sent again" for change in summary.left_out]
-    say_first(changed, len(changed), "{} such sources")
+    files.say_first(changed, len(changed), "{} such sources")
     sent = summary.documents or summary.before
     if then_flush and sent:
         _flush(settings, topic)
-    require_documents(paths, sent)
+    files.require_documents(paths, sent)
     if summary.before:
         say(
             f"{count(summary.before, 'document')} of this run were in {topic} already"
             + ("" if summary.documents else "; to send all again on purpose: --restart")
         )
     if as_json:
-        show_json(summary_json(summary))
+        show_json(files.summary_json(summary))
     else:
-        show(summary_line(summary))
+        show(_summary_line(summary))
         if summary.documents and not then_flush:
-            say_open_tokens(settings, summary)
-    require_whole(
+            _say_open_tokens(settings, summary)
+    files.require_whole(
         summary.broken, "what earlier calls of this run said, and above" if summary.broken_before else "above"
     )
     if lost := sum(change.kind == "changed" for change in summary.left_out):
@@ -187,7 +172,7 @@ def _finish(
         )
 
 
-def say_open_tokens(settings: Settings, summary: Summary) -> None:
+def _say_open_tokens(settings: Settings, summary: Summary) -> None:
     """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
     streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
     own = settings.for_topic(summary.topic) if streams else None
@@ -197,8 +182,7 @@ def say_open_tokens(settings: Settings, summary: Summary) -> None:
         say(f"the last tokens, at most {most:,}, wait until their block is full; {then}")
 
 
-def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
-    """Return the message for a run that was interrupted."""
+def _interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
     done = 0 if summary is None else summary.documents
     before = 0 if summary is None else summary.before
     line = f"interrupted: {count(done, 'document')} of this call {'is' if done == 1 else 'are'} acknowledged in {topic}"
@@ -206,8 +190,7 @@ def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> s
     return line + ("; the same command goes on there" if goes_on else "; another call sends all again")
 
 
-def summary_line(summary: Summary) -> str:
-    """Return one line: what was sent, and how it spread over the partitions."""
+def _summary_line(summary: Summary) -> str:
     total = (
         f"{count(summary.documents, 'document')}, {size(summary.bytes)} to {summary.topic} in {summary.seconds:.1f} s"
     )
@@ -218,12 +201,9 @@ def summary_line(summary: Summary) -> str:
     return f"{total}; by partition {', '.join(parts)}"
 
 
-def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -> None:
-    """Show what would be sent.
-
-    Raises InputError where nothing would be, or a file cannot be read to its end: what a run says then.
-    """
-    say_refusals(found)
+def _show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -> None:
+    """Show what would be sent; raises InputError where nothing would be, or a file cannot be read to its end."""
+    files.say_refusals(found)
     if as_json:
         told = {
             "documents": found.documents,
@@ -241,8 +221,8 @@ def show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) ->
             shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
             show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
         show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
-    require_documents(paths, found.documents)
-    require_whole(found.broken)
+    files.require_documents(paths, found.documents)
+    files.require_whole(found.broken)
 
 
 def _known_lines(known: DatasetInfo) -> list[str]:

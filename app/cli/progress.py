@@ -1,16 +1,18 @@
-"""Long commands: their progress, and brokers that do not answer meanwhile."""
+"""Long commands: their progress, brokers that do not answer meanwhile, and in the end what became of documents."""
 
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
+from ..funnel.retention import Retention, TriedDocument, beginning_of, languages_line
+from ..tables import ShownTable
 from ..terminal import escaped, in_notebook
-from .output import EscapingConsole, PlainColumn, say, write_over
+from .output import LINE_CHARACTERS, EscapingConsole, PlainColumn, say, show, show_table, write_over
 
 PLAIN_SECONDS: Final = 5.0
 """Between two lines where there is no terminal."""
@@ -27,10 +29,7 @@ BAR: Final = 20
 
 
 class ProgressLine:
-    """One line on a terminal or in a notebook, or a line now and then in a log; a context manager that ends the line.
-
-    On a terminal, the line is cleared then.
-    """
+    """One line on a terminal or in a notebook, or a line now and then in a log; a context manager that ends it."""
 
     def __init__(self, description: str = "") -> None:
         """Show a description, until `show` gives another, beside a bar and the time that is left."""
@@ -95,3 +94,39 @@ async def _say_outages(servers: str, write: Callable[[str], None], contact: Cont
             said = None
             write(f"a broker answers again at {servers}")
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def show_figures(retention: Retention, name: str = "", tokens: Mapping[str, int] | None = None) -> None:
+    """Show what is kept, and what dropped the rest; ``tokens``: what each reason dropped would have had."""
+    languages = [(language, amount.documents) for language, amount in retention.totals.figures.languages.items()]
+    lines = [*retention.lines(), *([f"Languages: {languages_line(languages)}"] if languages else [])]
+    for line in ("", f"{name}:", *(f"  {line}" for line in lines)) if name else lines:
+        show(line)
+    table = _funnel_table(retention, tokens)
+    if table.rows:
+        show("")
+        show_table(table)
+
+
+def _funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None) -> ShownTable:
+    columns: tuple[str, ...] = ("dropped by", "reason", "documents", "share", "bytes of text", "tokens")
+    columns = columns[: 5 if tokens is None else 6]
+    rows: list[tuple[object, ...]] = []
+    for row in retention.funnel():
+        counted = () if tokens is None else (tokens[row.reason],)
+        share = f"{row.documents / retention.documents:.1%}"
+        rows.append((row.step or "-", row.reason, row.documents, share, row.text_bytes, *counted))
+    for reason, number in (+retention.totals.dead_lettered).most_common():
+        rows.append(("dead letter", reason, number, *[None] * (len(columns) - 3)))
+    return ShownTable(columns, rows)
+
+
+def example_lines(title: str, documents: Iterable[TriedDocument], *, whole: bool) -> Iterator[str]:
+    """Yield a title, and below it documents, each with what decided; ``whole``: with all of its text that was kept."""
+    yield title
+    for one in documents:
+        yield f"  {one.place}{f'  {one.detail}' if one.detail else ''}"
+        texts = [("", one.text)] if one.after is None else [("- ", one.text), ("+ ", one.after)]
+        for sign, text in texts:
+            if text:
+                yield f"    {sign}{text if whole else beginning_of(text, LINE_CHARACTERS)}"

@@ -63,7 +63,7 @@ class SourceChoice:
     split: str | None
     sql: str | None
     shape: ShapeOptions
-    mapping: Callable[[], Mapping | None]
+    mapping: Callable[[], Mapping] | None
     plan: ReadingPlan
     """Without an identity."""
 
@@ -71,8 +71,8 @@ class SourceChoice:
     def opened(self, settings: Settings, topic: str, paths: Sequence[str]) -> Iterator[OpenedSources]:
         """Yield the sources of documents for a raw topic; says what in folders is not read.
 
-        Raises SettingsError where the topic takes no documents of files, and InputError where a path or an option
-        cannot be used.
+        Raises SettingsError where the topic takes no documents of files, InputError where a path or option cannot be
+        used.
         """
         decode = settings.for_topic(topic).decode
         if decode in FORMATS:
@@ -80,7 +80,7 @@ class SourceChoice:
                 f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your '
                 "own producers write them, and files are sent as JSON or text: give them a raw topic of their own"
             )
-        mapping = self.mapping()
+        mapping = None if self.mapping is None else self.mapping()
         if mapping is not None and mapping.batch == 1:
             say("--map-batch 1: the function gets a list of one row, and returns a list; without it, it gets the row")
         try:
@@ -104,10 +104,7 @@ class SourceChoice:
         return settings.model_copy(update={"topic": {**settings.topic, topic: own}})
 
     def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> str | None:
-        """Return the identity of a run over the paths; None for a run that cannot be continued.
-
-        Links that are followed are no part of it: as with any other file of a folder, a new one is noticed.
-        """
+        """Return the identity of a run over the paths, links that are followed aside; None: it cannot be continued."""
         if any(map(is_piped, paths)):
             return None
         return run_identity(topic, self.options(reading), paths)
@@ -131,11 +128,7 @@ def found_sources(
 
 @contextmanager
 def _without_torch() -> Iterator[None]:
-    """Let `datasets` load no torch if the block loads `datasets`: that takes seconds, and rows need none.
-
-    Where the environment says whether torch is used, or torch is loaded already, nothing changes. The variable is unset
-    afterwards, because other libraries look at it too: a user's own function may need torch.
-    """
+    """Let `datasets` load no torch in the block: that takes seconds. Behind it, a user's function may need torch."""
     if TORCH in os.environ or "torch" in sys.modules:
         yield
         return
@@ -147,10 +140,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def with_reading(*without: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Give the decorated command the options of reading, but for some, instead of its parameter ``choice``.
-
-    That is a `SourceChoice`.
-    """
+    """Give a command the options of reading but for some, as a `SourceChoice` that is its parameter ``choice``."""
     options = {
         name: parameter
         for name, parameter in inspect.signature(_source_choice, eval_str=True).parameters.items()
@@ -183,9 +173,9 @@ def _source_choice(
     encoding: Annotated[str | None, _read("Of what is text: utf-16, cp1252.", "NAME")] = None,
     separator: Annotated[str | None, _read("Between documents in a text: '\\n\\n'.", "TEXT")] = None,
     unpack_memory: Annotated[str, _read("Of a compressed file: 256MiB.", "SIZE", show_default=False)] = "256MiB",
-    follow_links: Annotated[bool, _read("Also links that lead out of a folder.", None, "--follow-links")] = False,
+    follow_links: Annotated[bool, _read("Also links that lead out of a folder.")] = False,
     split: Annotated[str | None, _read("Split of a Hugging Face data set.", "NAME")] = None,
-    extract: Annotated[bool, _read("The main text of HTML pages.", None, "--extract")] = False,
+    extract: Annotated[bool, _read("The main text of HTML pages.")] = False,
     sql: Annotated[str | None, _read("A SELECT with ORDER BY; PATH is the URL.", "QUERY")] = None,
     field: Annotated[
         list[str] | None,
@@ -195,7 +185,7 @@ def _source_choice(
     metadata_fields: Annotated[
         str | None, _sent("Fields that go with the text: label,lang. No others do.", "NAMES")
     ] = None,
-    nan_as_null: Annotated[bool, _sent("Leave out fields of NaN, infinity.", None, "--nan-as-null")] = False,
+    nan_as_null: Annotated[bool, _sent("Leave out fields of NaN, infinity.")] = False,
     where: Annotated[
         list[str] | None,
         _sent("Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.", "CONDITION"),
@@ -211,7 +201,7 @@ def _source_choice(
     ] = None,
     map_processes: Annotated[int | None, _sent("Default: physical cores.", "N", min=1)] = None,
     map_timeout: Annotated[float, _sent("How long a call of it may take.", "SECONDS", min=0.1)] = CALL_SECONDS,
-    plain: Annotated[bool, _sent("Send the text alone, without id.", None, "--plain")] = False,
+    plain: Annotated[bool, _sent("Send the text alone, without id.")] = False,
     on_error: Annotated[
         OnError, _sent(f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.", "NAME")
     ] = "skip",
@@ -241,22 +231,15 @@ def _source_choice(
         extract=extract,
         quote="" if quote == "none" else parse_character("quote", quote) or "",
         escape=parse_character("escape", escape),
-        separator=parse_separator(separator, lines=lines or format_name == "lines"),
+        separator=_parse_separator(separator, lines=lines or format_name == "lines"),
         unpack_memory=_parse_memory(unpack_memory),
     )
-    return SourceChoice(
-        reading,
-        follow_links,
-        split,
-        sql,
-        shape_options,
-        lambda: None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout),
-        ReadingPlan(limit=limit, on_error=on_error, shuffle=shuffle_buffer, seed=seed),
-    )
+    mapping = None if map_name is None else partial(Mapping, map_name, map_processes, map_batch, map_timeout)
+    plan = ReadingPlan(limit=limit, on_error=on_error, shuffle=shuffle_buffer, seed=seed)
+    return SourceChoice(reading, follow_links, split, sql, shape_options, mapping, plan)
 
 
 def _require_split(split: str | None, sources: Sequence[DocumentSource]) -> None:
-    """Refuse the split of a data set where there is none, or where shares of documents are meant."""
     if split is not None and ("=" in split or not any(isinstance(source, DatasetSource) for source in sources)):
         shares = split if "=" in split else "train=90,validation=10"
         raise InputError(
@@ -265,11 +248,8 @@ def _require_split(split: str | None, sources: Sequence[DocumentSource]) -> None
         )
 
 
-def parse_separator(given: str | None, *, lines: bool) -> str | None:
-    r"""Return what is between documents; ``\n``, ``\t``, ``\f``, ``\r``, ``\0`` and ``\\`` stand for the characters.
-
-    Raises typer.BadParameter where it is empty, or lines are documents.
-    """
+def _parse_separator(given: str | None, *, lines: bool) -> str | None:
+    r"""Return what is between documents, with ``\n`` and the like replaced; raises typer.BadParameter: it cannot be."""
     if given is not None and (lines or not given):
         raise typer.BadParameter(
             "give a text, for example '<|endoftext|>' or '\\n\\n', and no --lines", param_hint="--separator"
@@ -285,10 +265,7 @@ def _parse_memory(given: str) -> int:
 
 
 def parse_character(option: str, given: str | None) -> str | None:
-    r"""Return a character that has a meaning in tables; a tab may be written as ``\t``.
-
-    Raises typer.BadParameter where it cannot have that meaning.
-    """
+    r"""Return a character that has a meaning in tables, ``\t`` for a tab; raises typer.BadParameter: it has none."""
     found = "\t" if given in ("\\t", "tab") else given
     if found is not None and (len(found) != 1 or found in "\r\n\0" or (found == '"' and option != "quote")):
         raise typer.BadParameter(
@@ -328,19 +305,11 @@ def say_refusals(found: PassedOver, told: int = 0) -> None:
 
 def summary_json(summary: Summary) -> dict[str, Any]:
     """Return the summary as JSON types."""
-    partitions = [
-        {"partition": number, "documents": sent.documents, "bytes": sent.bytes}
-        for number, sent in summary.partitions.items()
-    ]
-    return {
-        "topic": summary.topic,
-        "documents": summary.documents,
-        "bytes": summary.bytes,
-        "seconds": round(summary.seconds, 3),
-        "before": summary.before,
-        **{name: getattr(summary, name) for name in COUNTED},
-        "partitions": partitions,
-    }
+    parts = summary.partitions.items()
+    partitions = [{"partition": number, "documents": sent.documents, "bytes": sent.bytes} for number, sent in parts]
+    sent = {"topic": summary.topic, "documents": summary.documents, "bytes": summary.bytes}
+    run = {"seconds": round(summary.seconds, 3), "before": summary.before}
+    return {**sent, **run, **{name: getattr(summary, name) for name in COUNTED}, "partitions": partitions}
 
 
 def require_documents(paths: Sequence[str], documents: int) -> None:
@@ -356,11 +325,7 @@ def require_whole(broken: int, told: str = "above") -> None:
 
 
 class ProduceProgress(ProgressLine):
-    """Shows the progress of a run: called with its summary.
-
-    The bar ends at the run's limit if there is one, else at the end of all files, if their sizes are known; with both,
-    it shows the one that is closer to its end. The time that is left is estimated by it.
-    """
+    """Shows the progress of a run, to its limit or to the end of all files: called with its summary."""
 
     def __init__(self) -> None:
         super().__init__("starting")

@@ -1,7 +1,4 @@
-"""``tokenmill serve`` and ``mirror``: the whole service with its children, or a full copy of streams on this host.
-
-Both run until they are told to end.
-"""
+"""``tokenmill serve`` and ``mirror``: the whole service with its children, or a full copy of streams on this host."""
 
 import asyncio
 import math
@@ -25,11 +22,12 @@ from ..logs import set_up_logging
 from ..processes import allow_more_files
 from ..segments.mirror import CheckpointKeeper, Mirror, MirroredStream
 from ..settings import Loaded, Settings
-from ..supervisor import Supervisor, WatchLimits, run_until_signalled
-from ..supervisor.uploading import keep_uploading
-from ..tasks import beside
+from ..supervisor.supervisor import Supervisor
+from ..supervisor.worker_slot import keep_uploading
+from ..tasks import beside, run_until_signalled
 from ..telemetry.reporting import Role
 from ..terminal import is_terminal
+from ..worker.watchdog import WatchLimits
 from .options import KeepFrom, argument, command, option, require_beside
 from .output import count, say, show, size
 from .progress import PLAIN_SECONDS, ProgressLine
@@ -53,7 +51,7 @@ def serve(
         Role | None, option("Run the workers of this role alone: a container's share of the service.")
     ] = None,
     upload_to: Annotated[
-        str | None, option("Bring the store into a bucket as well, as `upload --follow` does.", "BUCKET", "--upload-to")
+        str | None, option("Bring the store into a bucket as well, as `upload --follow` does.", "BUCKET")
     ] = None,
     heartbeat: Annotated[
         float, option("Kill a worker that says nothing for this many seconds.", None, "--heartbeat-seconds", min=2)
@@ -82,11 +80,10 @@ def serve(
     limits = WatchLimits(heartbeat=heartbeat, grace=grace)
     supervisor = Supervisor(settings, only=only, limits=limits, origins=loaded.origins)
 
-    async def run() -> int:
+    async def run() -> None:
         await require_ready(settings)  # what is wrong from the beginning is said once, not by every worker
         async with beside(*([keep_uploading(settings, upload_to, grace)] if upload_to is not None else [])):
             await supervisor.run()
-        return 0
 
     raise typer.Exit(run_until_signalled(run(), serves=True))
 
@@ -103,7 +100,7 @@ def mirror(
     settings: Settings,
     streams: Annotated[list[str] | None, argument("Only these; default: all on the brokers.", "[STREAM]...")] = None,
     *,
-    once: Annotated[bool, option("End when all is stored that there is now.", None, "--once")] = False,
+    once: Annotated[bool, option("End when all is stored that there is now.")] = False,
     keep_from: KeepFrom = None,
     source: Annotated[str | None, option("Not from Kafka, but from what `upload` filled.", "BUCKET", "--from")] = None,
     dry: Annotated[
@@ -132,7 +129,7 @@ def mirror(
         return
     store = Store.open_or_create(settings.store)
     lock = StoreLock(store.path, exclusive=True)
-    with MirrorProgressLine() as report:
+    with _MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
         work: BucketMirror | Mirror
         if bucket is not None:
@@ -142,18 +139,17 @@ def mirror(
             fastpath.install()
             work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
 
-        async def run() -> int:
+        async def run() -> None:
             try:
                 await work.run()
             except asyncio.CancelledError:  # asked to end
                 log.info("mirror ends", store=str(store.path))
                 raise
-            return 0
 
         code = run_until_signalled(run(), serves=True)
     lock.close()
     for found in work.behind:
-        say(described(found))
+        say(_described(found))
     for problem in work.problems[1:]:
         say(str(problem))
     if work.problems:
@@ -172,15 +168,14 @@ def _told(needs: RunNeeds) -> str:
     return f"{told}; {size(needs.first)} before the first batch, then {size(round(needs.rate))} a second at least"
 
 
-def described(found: MirroredStream) -> str:
-    """Return where a stream is, for people."""
+def _described(found: MirroredStream) -> str:
     has = f"{found.stream}: {count(found.stored, 'block')}, {count(found.trainable, 'era')}"
     missing = [f"{count(found.blocks, 'block')} ({size(found.bytes)})"] if found.blocks else []
     missing += [count(found.eras, "era")] if found.eras else []
     return f"{has}; " + (f"{' and '.join(missing)} behind" if missing else "complete")
 
 
-class MirrorProgressLine(ProgressLine):
+class _MirrorProgressLine(ProgressLine):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:
@@ -190,9 +185,8 @@ class MirrorProgressLine(ProgressLine):
         self._at = -math.inf
 
     def __call__(self, behind: Sequence[MirroredStream]) -> None:
-        """Show it; a log gets what changed, now and then."""
         if self._terminal:
-            self.show("; ".join(map(described, behind)) or "no stream is settled yet")
+            self.show("; ".join(map(_described, behind)) or "no stream is settled yet")
         elif time.monotonic() - self._at >= PLAIN_SECONDS:
             self._at = time.monotonic()
             for found in behind:

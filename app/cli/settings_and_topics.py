@@ -27,11 +27,10 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     if as_json:
         show_json({name: {"value": value, "from": loaded.origins[name]} for name, value in values.items()})
         return
-    show_table(config_table(loaded))
+    show_table(_config_table(loaded))
 
 
-def config_table(loaded: Loaded) -> ShownTable:
-    """Return a row for each setting."""
+def _config_table(loaded: Loaded) -> ShownTable:
     origins, settings = loaded.origins, loaded.settings
     rows = ((name, origin, as_variable(getattr(settings, name))) for name, origin in origins.items())
     return ShownTable(("setting", "from", "value"), rows, words=True)
@@ -89,15 +88,14 @@ def list_steps(*, as_json: AsJson = False) -> None:
         }
         show_json({"profiles": profiles, "steps": summaries})
         return
-    show_table(steps_table())
+    show_table(_steps_table())
 
 
 def _summaries() -> dict[str, str]:
     return {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
 
 
-def steps_table() -> ShownTable:
-    """Return a row for each profile and step."""
+def _steps_table() -> ShownTable:
     rows = [(name, f"{profile.summary} Profile, version {profile.version}.") for name, profile in PROFILES.items()]
     rows += [(name, summary.replace("``", "`")) for name, summary in _summaries().items()]
     return ShownTable(("name", "what it does"), rows, words=True)
@@ -154,7 +152,7 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
     if isinstance(deduplication, Near):
         shingle, bands, rows = deduplication.shingle, deduplication.bands, deduplication.rows
         show(f"near: runs of {count(shingle, 'word')}, {count(bands, 'band')} of {rows} hashes; the same text always")
-        show_table(chances_table(chances))
+        show_table(_chances_table(chances))
     else:
         show("exact: documents whose text behind the steps is the same")
     if deduplication.fold:
@@ -190,19 +188,18 @@ def counts(
         show_json(found)
         return
     for one in found:
-        show_table(duplicates_table(**one))
-        show_table(again_table(one["again"]))
+        show_table(_duplicates_table(**one))
+        show_table(_again_table(one["again"]))
     if not found:
         say("no stream of these raw topics leaves out duplicates, or no sequencer has begun")
 
 
-def duplicates_table(domain: str, topics: Mapping[str, Mapping[str, int]], **_: object) -> ShownTable:
-    """Return a row for each raw topic of a domain."""
+def _duplicates_table(domain: str, topics: Mapping[str, Mapping[str, int]], **_: object) -> ShownTable:
     rows = ((domain, raw_topic, *counted.values()) for raw_topic, counted in topics.items())
     return ShownTable(("domain", "raw topic", *topics[min(topics)]), rows)
 
 
-def again_table(again: Sequence[int]) -> ShownTable:
+def _again_table(again: Sequence[int]) -> ShownTable:
     """Return how many kept documents came again once, twice, 3 to 4 times, and so on."""
     rows = []
     for row, documents in enumerate(again):
@@ -211,6 +208,5 @@ def again_table(again: Sequence[int]) -> ShownTable:
     return ShownTable(("came again", "documents"), rows)
 
 
-def chances_table(chances: Mapping[float, float]) -> ShownTable:
-    """Return how likely a duplicate is found at each similarity."""
+def _chances_table(chances: Mapping[float, float]) -> ShownTable:
     return ShownTable(("similarity", "found"), ((f"{one:.2f}", f"{chance:.1%}") for one, chance in chances.items()))

@@ -24,14 +24,13 @@ from ..telemetry.health import believing
 from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
-from .figures import show_figures
 from .options import SomeStreams, command, option
 from .output import All, AsJson, EscapingConsole, count, say, show, show_json, show_table
+from .progress import show_figures
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""
 WATCH_SECONDS: Final = 2.0
-"""Between two looks."""
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
 
@@ -58,26 +57,26 @@ def status(settings: Settings, *, url: Url = None, watch: Watch = False, as_json
     and again until Ctrl-C, or until nothing answers.
     """
     while watch:
-        tell(settings, url, as_json=as_json, over=not as_json)
+        _tell(settings, url, as_json=as_json, over=not as_json)
         time.sleep(WATCH_SECONDS)
-    if not tell(settings, url, as_json=as_json):
+    if not _tell(settings, url, as_json=as_json):
         raise typer.Exit(1)
 
 
-def tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = False) -> bool:
+def _tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = False) -> bool:
     """Show the present state, ``over`` the last one on a terminal; return whether all is in order."""
-    document = ask(url or own_url(settings), settings.http_token, None if url else settings.http_tls_certificate)
+    document = ask(url or _own_url(settings), settings.http_token, None if url else settings.http_tls_certificate)
     if url is None:
-        require_own(settings, document)
+        _require_own(settings, document)
     if over:
         EscapingConsole().clear()
     if as_json:
         show_json(document)
     else:
-        for line in lines(document):
+        for line in _lines(document):
             show(line)
-        show_table(workers_table(document["workers"]))
-        show_table(partitions_table(document["partitions"]))
+        show_table(_workers_table(document["workers"]))
+        show_table(_partitions_table(document["partitions"]))
     if (stopped := stopped_words(document["halted"], document["waiting"])) is not None:
         say(f"{stopped}; the log, and the live view of `tokenmill up`, say what to do")
     if document["not_ready"] is not None:
@@ -85,23 +84,19 @@ def tell(settings: Settings, url: str | None, *, as_json: bool, over: bool = Fal
     return stopped is None and document["not_ready"] is None
 
 
-def own_url(settings: Settings) -> str:
-    """Return where a service with these settings serves. Raises InputError where it serves nothing."""
+def _own_url(settings: Settings) -> str:
     if settings.page_url is None:
         raise InputError("metrics_port is 0, so the service answers nothing: name another one's address with --url")
     return settings.page_url
 
 
-def require_own(settings: Settings, document: Mapping[str, Any]) -> None:
-    """Check that the service that answers is not another one than the settings are for, as far as these are given.
-
-    Raises InputError where it is; says whose it is.
-    """
+def _require_own(settings: Settings, document: Mapping[str, Any]) -> None:
+    """Raise InputError where the service that answers is another one than the settings name, and say whose it is."""
     wanted = identity(settings, document["role"])
     for name, theirs in document["service"].items():
         if name in settings.model_fields_set and wanted.get(name) != theirs:
             raise InputError(
-                f"the service at {own_url(settings)} is another one: its {name} is {_plain(theirs)}, and these "
+                f"the service at {_own_url(settings)} is another one: its {name} is {_plain(theirs)}, and these "
                 f"settings say {_plain(wanted.get(name))}. Yours is not up, or serves at another address "
                 "(metrics_port), or could not get this one, as its log says. To see the one that answers, name it with "
                 "--url"
@@ -113,9 +108,7 @@ def _plain(value: object) -> str:
 
 
 def ask(url: str, token: SecretStr | None = None, certificate: Path | None = None) -> dict[str, Any]:
-    """Return what the service at an address says of itself to who has the token; no proxy is used.
-
-    With ``certificate``, it must have that one, whatever name it is for.
+    """Return what the service at an address, with this ``certificate``, says of itself; no proxy is used.
 
     Raises BrokerError where nothing answers (exit code 3), and InputError: what answers is no service of this version.
     """
@@ -151,8 +144,7 @@ def ask(url: str, token: SecretStr | None = None, certificate: Path | None = Non
     return document
 
 
-def lines(document: Mapping[str, Any]) -> list[str]:
-    """Return what holds for all of it."""
+def _lines(document: Mapping[str, Any]) -> list[str]:
     away, lags = document["away_since"], [row["lag"] for row in document["partitions"] if row["end"] is not None]
     lag = "unknown" if not lags or None in lags else f"{sum(lags):,}"
     return [
@@ -165,8 +157,7 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
-    """Return a row for each worker."""
+def _workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
     rows = []
     for worker in workers:
         wait = worker["restart_in"]
@@ -175,8 +166,7 @@ def workers_table(workers: list[Mapping[str, Any]]) -> ShownTable:
     return ShownTable(("worker", "process", "state", "restarts", "partitions"), rows)
 
 
-def partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
-    """Return a row for each partition."""
+def _partitions_table(partitions: list[Mapping[str, Any]]) -> ShownTable:
     rows = []
     for row in partitions:
         numbers = ("?" if row[name] is None else row[name] for name in ("position", "end", "lag"))
@@ -207,48 +197,41 @@ def ledger_command(
     if as_json:
         show_json(ledger.to_dict())
     elif ledger.empty:
-        say(empty_line(ledger))
+        topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
+        held = f"no block holds a record of {topics} yet ({count(len(ledger.streams), 'stream')})"
+        say(f"{held}; tokenmill flush fills the open ones with padding")
     else:
-        show_table(ledger_table(ledger, 16 if not everything else None))  # rows of single partitions
-        for account in accounts(ledger)[0 if everything else -1 :]:
+        show_table(_ledger_table(ledger, 16 if not everything else None))  # rows of single partitions
+        for account in _accounts(ledger)[0 if everything else -1 :]:
             show_figures(account.retention, account.stream)
-    draw(ledger, plot)
+    _draw(ledger, plot)
     for found in ledger.raw_partitions:
         if found.unowned and not as_json:
-            say(raw_partition_line(found))
+            say(_raw_partition_line(found))
     if not ledger.balanced:
-        wrong = [place(chain) for chain in ledger.chains if not chain.balanced]
+        wrong = [_place(chain) for chain in ledger.chains if not chain.balanced]
         wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.raw_partitions if not m.balanced]
         say(f"does not balance: {', '.join(wrong)}; `tokenmill verify` finds the first message that counts wrongly")
         raise typer.Exit(DamagedError.exit_code)
 
 
-def empty_line(ledger: RecordLedger) -> str:
-    """Return the whole answer where no account has anything in it: a table of zeros would say it in many lines."""
-    topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
-    streams = count(len(ledger.streams), "stream")
-    return f"no block holds a record of {topics} yet ({streams}); tokenmill flush fills the open ones with padding"
-
-
-def accounts(ledger: RecordLedger) -> list[ChainLedger]:
-    """Return the sum of each stream, and that of all."""
+def _accounts(ledger: RecordLedger) -> list[ChainLedger]:
     return [*ledger.streams, *([ledger.in_all] if ledger.in_all is not None else [])]
 
 
-def draw(ledger: RecordLedger, plot: str | None) -> None:
-    """Draw funnels and lengths where that was asked for."""
+def _draw(ledger: RecordLedger, plot: str | None) -> None:
     if plot is None or ledger.empty:
         return
     if plot != "-":  # which is as text, in the terminal
-        write_png(Path(plot), {account.stream: account.retention for account in accounts(ledger)})
+        write_png(Path(plot), {account.stream: account.retention for account in _accounts(ledger)})
         say(f"drew {plot}")
         return
-    for account in accounts(ledger):
+    for account in _accounts(ledger):
         for line in ("", f"{account.stream}:", *terminal_plot(account.retention)):
             show(line)
 
 
-def ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
+def _ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
     """Return a row for each chain, and for each stream its sum; where these are too many, the sums alone."""
     columns = ("chain", "to offset", "records", "kept", "filtered", "tombstones", "dead letters", "flushes")
     rows = []
@@ -259,17 +242,16 @@ def ledger_table(ledger: RecordLedger, most: int | None = None) -> ShownTable:
             totals = chain.totals
             kept = (totals.kept, totals.filtered.total(), totals.tombstones, totals.dead_lettered.total())
             blocks = (chain.blocks, chain.block_tokens, chain.open_tokens, totals.value_bytes)
-            before = (place(chain), chain.offset, totals.records)
+            before = (_place(chain), chain.offset, totals.records)
             rows.append((*before, *kept, totals.flushes, totals.other_split, *blocks))
     return ShownTable((*columns, "other split", "blocks", "tokens in blocks", "open tokens", "bytes"), rows)
 
 
-def place(chain: ChainLedger) -> str:
-    """Return the name of a row."""
+def _place(chain: ChainLedger) -> str:
     return f"{chain.stream} in all" if chain.partition is None else f"{chain.stream}/{chain.partition}"
 
 
-def raw_partition_line(found: RawPartitionAccount) -> str:
+def _raw_partition_line(found: RawPartitionAccount) -> str:
     """Return what is to be known of a raw partition whose streams do not have all of its records, or more."""
     unowned, name = found.unowned or 0, f"{found.raw_topic}[{found.partition}]"
     if unowned < 0:

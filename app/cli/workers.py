@@ -1,7 +1,6 @@
 """``tokenmill mill``, ``segment`` and ``sequencer``: one worker, as this process, until it is told to end.
 
-`tokenmill serve` starts several of each, so this module loads little: neither supervisor nor mirror, and Faust only
-where a worker runs.
+`serve` starts several of each, so this loads neither supervisor nor mirror, and Faust only where a worker runs.
 """
 
 from collections.abc import Callable

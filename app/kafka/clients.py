@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
@@ -32,6 +32,9 @@ REQUEST_MS: Final = 20_000
 """How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing in addition to the largest value that a producer here sends."""
+Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
+"""Sends one record (topic, partition, value, key, headers) and returns its offset once all in-sync replicas have it;
+raises when they may not. As `tokenmill.app.worker.transport.BatchApp.send_record`."""
 
 
 class _InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # untyped there

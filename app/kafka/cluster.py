@@ -37,8 +37,8 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.errors import InvalidTopicError, KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-from ..backoff import Backoff
 from ..broker_contact import CONTACT
+from ..tasks import Backoff
 from .fetched_batches import read_as_brokers_do
 
 NO_LEADER: Final = -1

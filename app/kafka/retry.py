@@ -10,9 +10,9 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError, MissingTopicError, SourceError
 
-from ..backoff import Backoff
 from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached
 from ..settings import Settings
+from ..tasks import Backoff
 from .clients import consumer
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.extras import missing_extra
 from tokenmill.redaction import redacted
 
-from ..backoff import Backoff
 from ..milling.decoding import FORMATS, RegisteredSchema
 from ..settings import Settings
+from ..tasks import Backoff
 from .security import registry_login, ssl_context
 
 ANSWER_SECONDS: Final = 10.0

@@ -19,7 +19,8 @@ from pydantic import SecretStr
 
 from tokenmill.errors import BrokerError, ClockError, SettingsError, TokenMillError
 
-from ..settings import ConnectionSettings, RegistrySettings, Settings
+from ..settings import ConnectionSettings, Settings
+from ..settings.model import RegistrySettings
 from .oauth import TokenError, TokenSource, token_source
 
 UNENCRYPTED: Final = "the key must not be encrypted"

@@ -1,13 +1,9 @@
 """A local Apache Kafka: one KRaft node, from its jars, on loopback, with all that it writes in one directory.
 
-For the demo, the tests and a first try; it is no replacement for a cluster. The directory holds
-
-- ``address.json``: the ports and the cluster's id, chosen once, so that a restart has the same address and data,
-- ``server.properties``: written at each start; only its owner can read it, because it may hold passwords,
-- ``data/``, ``tmp/``, ``broker.log`` (Kafka's warnings and errors), and ``broker.pid`` while a broker runs.
-
-A broker ends with the process that started it, however that ends, unless it was started with ``detached=True``. It has
-a session of its own, so Ctrl-C at a terminal reaches its owner alone, which stops it in order.
+For the demo, the tests and a first try; it is no replacement for a cluster. ``address.json`` in the directory has the
+ports and the cluster's id, chosen once: a restart has the same address and data. A broker ends with the process that
+started it, unless it was started with ``detached=True``. It has a session of its own: Ctrl-C reaches its owner alone,
+which stops it in order.
 """
 
 import errno
@@ -29,7 +25,6 @@ from tokenmill.errors import BrokerError
 from ..processes import POLL_SECONDS, Process
 from ..processes import start as start_process
 from .jars import find_java, kafka_jars
-from .output_files import write_private
 
 HOST = "127.0.0.1"
 # Below the kernel's range for outgoing connections (32768 and up on Linux). A port in that range can be lost while the
@@ -79,10 +74,9 @@ SETTINGS = {
 
 
 class Broker:
-    """A local Kafka broker, as a context manager: started on entry, stopped on exit.
+    """A local Kafka broker, as a context manager: started on entry, stopped on exit; for one thread at a time.
 
-    ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
-    ``settings`` are Kafka's (``server.properties``) and win over ours. Methods are for one thread at a time.
+    Without ``port``, a free one is chosen, once for all. ``settings`` are Kafka's and win over ours.
     """
 
     def __init__(self, directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -112,11 +106,10 @@ class Broker:
         return self._process() is not None
 
     def start(self, *, detached: bool = False) -> None:
-        """Start the broker; on return it serves clients.
+        """Start the broker, which outlives this process if ``detached``; on return it serves clients.
 
-        The first start on a machine downloads Kafka (45 MB); the first in a directory formats it. With ``detached`` the
-        broker outlives this process, and ``Broker.attach(directory).stop()`` ends it. Raises `BrokerError` when one
-        runs already, when a port is taken, and when Kafka does not come up, with the end of its log.
+        The first start on a machine downloads Kafka (45 MB). Raises `BrokerError` when one runs already, when a port is
+        taken, and when Kafka does not come up, with the end of its log.
         """
         if (running := self._process()) is not None:
             message = f"a broker runs in {self.directory} already (process {running.pid}), at {self.bootstrap_servers}"
@@ -220,7 +213,7 @@ def _load_address(path: Path, port: int | None) -> dict[str, int | str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports that nothing listens on now, at random so that two callers rarely agree."""
+    """Return ports that nothing listens on now, at random so that two callers rarely agree."""
     candidates = secrets.SystemRandom().sample(PORTS, len(PORTS))
     ports = [port for port in candidates[:100] if _is_free(port)][:count]
     if len(ports) < count:
@@ -247,10 +240,7 @@ REQUEST = struct.pack(f">hhih{len(CLIENT)}si", METADATA, VERSION, 1, len(CLIENT)
 
 
 def answers(host: str, port: int) -> bool:
-    """Return whether the broker at ``host``:``port`` answers and knows of a live broker (itself) to send clients to.
-
-    A KRaft broker that accepts connections may not have joined its cluster yet; until then it names no broker.
-    """
+    """Return whether a broker answers there that knows of a live one, itself: before, it has not joined its cluster."""
     try:
         with socket.create_connection((host, port), timeout=2.0) as link, link.makefile("rb") as replies:
             link.sendall(struct.pack(">i", len(REQUEST)) + REQUEST)
@@ -258,3 +248,10 @@ def answers(host: str, port: int) -> bool:
     except OSError:
         return False
     return len(head) == 12 and struct.unpack(">iii", head)[2] > 0  # noqa: PLR2004 - three 4-byte integers
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, also while it is written."""
+    path.unlink(missing_ok=True)  # an older file would keep its rights
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)

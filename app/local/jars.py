@@ -1,10 +1,8 @@
 """Apache Kafka's jars: which ones, locked by version and sha256 in ``broker.lock.toml``, fetched once for each user.
 
 The lock names Maven coordinates and no addresses: jgo knows where artifacts are (a mirror belongs into its settings
-file). A jar whose bytes differ from the lock is never used. ``docs/generators/kafka_jars.py`` writes a new lock.
-
-jgo and the Java runtime are imported where they are used: they are an extra (``broker``), and all commands but those
-that run a local Kafka work without it, in a container for example.
+file). ``docs/generators/kafka_jars.py`` writes it. jgo and Java are an extra (``broker``), imported where they are
+used.
 """
 
 import hashlib
@@ -62,11 +60,7 @@ def find_java() -> Path:
 
 
 def kafka_jars() -> list[Path]:
-    """Return all of Kafka's jars, checked against the lock; what the cache lacks is downloaded first (45 MB in all).
-
-    Safe for several processes at once: a jar appears in the cache whole and checked, or not at all. Raises
-    `BrokerError` when one cannot be had.
-    """
+    """Return all of Kafka's jars, checked; raises `BrokerError` where one that the cache lacks cannot be had."""
     cache = cache_directory()
     jars = locked_jars()
     paths = {jar: cache / jar.file_name for jar in jars}

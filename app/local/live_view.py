@@ -18,15 +18,15 @@ from rich.live import Live
 from rich.text import Text
 
 from ..logs import set_up_logging
-from ..supervisor import Event, Row, Status, WorkerStatus
+from ..supervisor.supervisor import Event, Row, Status
 from ..tables import ShownTable, flowed
+from ..telemetry.status_document import WorkerStatus
 
 WINDOW_SECONDS: Final = 5.0
 """Over which rates are measured: long enough that a number can be read, short enough that a stop is seen."""
 LONGEST: Final = 9_999_999
 """The largest number that is written in full, with separators: nine characters."""
 UNITS: Final = "kMGTPE"
-"""Powers of a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,6 @@ Counted = Literal["documents", "bytes", "tokens", "blocks"]
 DONE: Final[Mapping[str, Counted]] = {"mill": "tokens", "segment": "blocks"}
 """What is shown of the work of a role; a sequencer's is in the rates of the mills."""
 Counts = Mapping[str, Mapping[str, float]]
-"""Per worker: what its running process has counted since it began."""
 
 
 class Rates:
@@ -69,11 +68,7 @@ class Rates:
             self._seen.popleft()
 
     def per_second(self, name: Counted, worker: str | None = None) -> float:
-        """Return the rate of a worker, or of all together; 0 before there were two looks.
-
-        Counts begin at 0 with a worker's process, so all that a new one has counted is work of these seconds: a run
-        that is over before the second look has a rate as well.
-        """
+        """Return the rate of a worker, or of all; counts begin at 0 with a process, so all of a new one is growth."""
         if not self._seen:
             return 0.0
         (first, before), (last, now) = self._seen[0], self._seen[-1]
@@ -87,7 +82,7 @@ def _grown(before: float, now: float) -> float:
     return now if now < before else now - before
 
 
-def short(number: float) -> str:
+def _short(number: float) -> str:
     """Return a number that is not negative in nine characters at most: ``1,234,567``, then ``12.3M``."""
     if number <= LONGEST:
         return f"{number:,.0f}"
@@ -97,7 +92,7 @@ def short(number: float) -> str:
     return f"{number:.1f}{UNITS[power - 1]}"
 
 
-def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
+def _facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
     """Yield what holds for all of it in a few words each, with a style, those of one style together."""
     status, training = scene.status, scene.training
     chains = status.chains
@@ -106,25 +101,25 @@ def facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
         at = datetime.fromtimestamp(since).astimezone()
         yield f"NO BROKER ANSWERS since {at:%H:%M:%S} ({max(0.0, time.time() - since):.0f} s)", "bold red"
     for fact in (
-        f"{short(sum(chain['documents'] for chain in chains))} documents",
+        f"{_short(sum(chain['documents'] for chain in chains))} documents",
         f"{sum(chain['bytes'] for chain in chains) / 1e6:,.1f} MB",
         f"{rates.per_second('bytes') / 1e6:,.2f} MB/s",
-        f"{short(rates.per_second('tokens'))} tokens/s",
-        "lag unknown" if status.lag is None else f"lag {short(status.lag)} records",
-        f"{short(sum(chain['block'] for chain in chains))} blocks, {short(status.stored)} stored",
-        f"{short(sum(chain['segments'] for chain in chains))} segments",
-        f"{short(sum(status.eras.values()))} eras",
+        f"{_short(rates.per_second('tokens'))} tokens/s",
+        "lag unknown" if status.lag is None else f"lag {_short(status.lag)} records",
+        f"{_short(sum(chain['block'] for chain in chains))} blocks, {_short(status.stored)} stored",
+        f"{_short(sum(chain['segments'] for chain in chains))} segments",
+        f"{_short(sum(status.eras.values()))} eras",
         f"{sum(mills)} of {len(mills)} mills",
     ):
         yield fact, ""
     with_letters = [row for row in status.partitions if row["dead_letter"]]
     if status.dead_letters or with_letters:
         newest = _newest(with_letters) if with_letters else ""
-        yield f"{short(status.dead_letters)} dead letter{'' if status.dead_letters == 1 else 's'}{newest}", "yellow"
+        yield f"{_short(status.dead_letters)} dead letter{'' if status.dead_letters == 1 else 's'}{newest}", "yellow"
     if training is not None:
         yield f"training step {training.step:,}", "cyan"
         yield f"loss {training.loss:.3f}", "cyan"
-        yield f"{short(training.tokens_per_second)} tokens/s", "cyan"
+        yield f"{_short(training.tokens_per_second)} tokens/s", "cyan"
         yield f"{training.wait_share:.0%} waiting for data", "cyan"
 
 
@@ -138,7 +133,7 @@ def _place(row: Row) -> str:
     return f"{row['topic']}/{row['partition']}"
 
 
-def notes(status: Status) -> Iterator[tuple[str, str]]:
+def _notes(status: Status) -> Iterator[tuple[str, str]]:
     """Yield partitions that are halted or wait, on the raw topic or in the store, and why, each reason once."""
     for row in status.partitions:
         for note in dict.fromkeys([row["note"], *(chain["note"] for chain in row["chains"])]):
@@ -146,10 +141,10 @@ def notes(status: Status) -> Iterator[tuple[str, str]]:
                 yield _place(row), note
 
 
-def plain_line(scene: LiveScene, rates: Rates) -> str:
+def _plain_line(scene: LiveScene, rates: Rates) -> str:
     """Return what a log file should hold every few seconds: why partitions make no progress as well."""
-    stopped = (f"{place}: {note}" for place, note in notes(scene.status))
-    return " · ".join([scene.title, *(fact for fact, _ in facts(scene, rates)), *stopped])
+    stopped = (f"{place}: {note}" for place, note in _notes(scene.status))
+    return " · ".join([scene.title, *(fact for fact, _ in _facts(scene, rates)), *stopped])
 
 
 STYLES: Final = {"green": ["running"], "yellow": ["starting"], "bold red": ["cut off", "silent", "ended", "nobody"]}
@@ -165,11 +160,11 @@ PLAIN_SECONDS: Final = 10.0
 """Between two lines where there is no terminal; a worker that starts or ends has one at once."""
 
 
-def picture(scene: LiveScene, rates: Rates, seconds: float, width: int) -> Iterator[Text]:
+def _picture(scene: LiveScene, rates: Rates, seconds: float, width: int) -> Iterator[Text]:
     """Yield the lines on a terminal of so many cells, ``seconds`` after the beginning."""
     yield Text()
     yield _line(f"{int(seconds) // 60:02}:{int(seconds) % 60:02}  {scene.title}", "bold")
-    for style, found in groupby(facts(scene, rates), key=itemgetter(1)):
+    for style, found in groupby(_facts(scene, rates), key=itemgetter(1)):
         yield from (_line(line, style) for line in flowed((fact for fact, _ in found), " · ", width - 2))
     for table in (_workers(scene.status.workers, rates), _partitions(scene.status.partitions, wide=width >= WIDE)):
         yield Text()
@@ -177,12 +172,11 @@ def picture(scene: LiveScene, rates: Rates, seconds: float, width: int) -> Itera
             for style, words in STYLES.items():
                 line.highlight_words(words, style)
             yield line
-    for place, note in notes(scene.status):  # advice, which takes the lines that it needs
+    for place, note in _notes(scene.status):  # advice, which takes the lines that it needs
         yield Text.assemble((f"{place}: ", "bold red"), (note, "red"))
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Return a text that is one line on every terminal."""
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
@@ -192,7 +186,7 @@ def _workers(workers: tuple[WorkerStatus, ...], rates: Rates) -> ShownTable:
         does = DONE.get(worker.role)
         few = len(worker.partitions) <= 6  # noqa: PLR2004 - more are counted
         state = worker.state if worker.restart_in is None else f"starts in {worker.restart_in:.0f} s"
-        rate = "-" if does is None else f"{short(rates.per_second(does, worker.name))} {does}/s"
+        rate = "-" if does is None else f"{_short(rates.per_second(does, worker.name))} {does}/s"
         partitions = " ".join(worker.partitions) or "-" if few else f"{len(worker.partitions):,} partitions"
         rows.append((worker.name, str(worker.pid or "-"), state, rate, partitions))
     return ShownTable(("worker", "process", "state", "rate", "partitions"), rows)
@@ -203,10 +197,10 @@ def _partitions(partitions: tuple[Row, ...], *, wide: bool) -> ShownTable:
     rows = []
     for row in partitions:
         chains, before = row["chains"], f"{row['topic']}."
-        splits = (f"{chain['stream'].removeprefix(before)} {short(chain['stored'])}" for chain in chains)
-        lag = "?" if row["lag"] is None else short(row["lag"])
-        sums = (short(sum(chain[name] for chain in chains)) for name in ("block", "stored", "segments"))
-        own = (_place(row), row["worker"] or "nobody", short(row["end"] or 0), lag, *sums)
+        splits = (f"{chain['stream'].removeprefix(before)} {_short(chain['stored'])}" for chain in chains)
+        lag = "?" if row["lag"] is None else _short(row["lag"])
+        sums = (_short(sum(chain[name] for chain in chains)) for name in ("block", "stored", "segments"))
+        own = (_place(row), row["worker"] or "nobody", _short(row["end"] or 0), lag, *sums)
         rows.append((*own, ", ".join(splits)) if wide else own)
     return ShownTable((*columns, "by split") if wide else columns, rows)
 
@@ -272,16 +266,15 @@ class LiveView:
             before, seen = seen, look()
             now = self._remember(seen)
             if self._live is not None:
-                lines = picture(seen, self._rates, now - self._began, self._console.width)
+                lines = _picture(seen, self._rates, now - self._began, self._console.width)
                 self._live.update(Group(*lines), refresh=True)
             elif _states(seen) != _states(before) or now - at >= PLAIN_SECONDS:
-                self.say(plain_line(seen, self._rates))
+                self.say(_plain_line(seen, self._rates))
                 at = now
             moves = self._live is not None and seen != before
             pause = REFRESH_SECONDS if moves else QUIET_SECONDS
 
     def _remember(self, scene: LiveScene) -> float:
-        """Take what workers have counted by now, for their rates; return that moment."""
         now = time.monotonic()
         self._rates.add(now, {worker.name: worker.counters for worker in scene.status.workers})
         return now

@@ -21,10 +21,9 @@ from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_to
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
-from ..worker.faust_setup import faust_options
 from ..worker.in_flight import Board
 from ..worker.run import StreamWorker
-from ..worker.transport import BatchApp
+from ..worker.transport import BatchApp, faust_options
 from .era_closing import EraKeeper
 from .inquiry import DomainLogs
 from .open_blocks import watch_retention

@@ -14,7 +14,7 @@ from tokenmill.reading.continuing import ADVICE
 from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
-from ..backoff import Backoff
+from ..kafka.clients import Send
 from ..kafka.fetched_batches import FetchedBatch
 from ..milling.duplicates.signing import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
@@ -22,7 +22,7 @@ from ..milling.steps import Rejected
 from ..sequencer.domain_messages import Remembered, SignedRange, deduplication_in
 from ..sequencer.verdict_log import VerdictLog, VerdictQueue
 from ..settings import Domain
-from ..worker.sending import Send
+from ..tasks import Backoff
 from .verdict_feed import VerdictFeed
 
 SIGNED_BYTES: Final = 1 << 20

@@ -20,6 +20,7 @@ from tokenmill.reading.continuing import FIRST_TAIL
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import HEADER_NAME, HEADER_OVERHEAD, Message, encode_header
 
+from ..kafka.clients import Send
 from ..kafka.dead_letters import (
     LetterTopic,
     RecordPlace,
@@ -33,7 +34,6 @@ from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
-from ..worker.sending import Send
 
 PENDING_BYTES: Final = 16 << 20
 """Tokens that may wait for one token partition, the message in flight included."""

@@ -16,7 +16,7 @@ from tokenmill.errors import RegistryError
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 
-from ..backoff import Backoff
+from ..kafka.clients import Send
 from ..kafka.control_topic import Settled, draft_recipe
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.topics import Existing
@@ -29,8 +29,8 @@ from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
 from ..milling.tokenizers.vocabulary import end_of, shown_token, token_for
 from ..settings import Settings, Stream, TopicSettings
+from ..tasks import Backoff
 from ..worker.in_flight import Board, Deaths
-from ..worker.sending import Send
 
 if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web server, and start sooner without
     from faust.types import TP

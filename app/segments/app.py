@@ -21,9 +21,8 @@ from ..telemetry.measuring import free_bytes
 from ..telemetry.reporting import STORE_VARIABLE
 from ..telemetry.worker_metrics import DISK_FREE_BYTES, store_at_zero
 from ..worker.ending import end_for, end_process
-from ..worker.faust_setup import faust_options
 from ..worker.run import StreamWorker
-from ..worker.transport import BatchApp
+from ..worker.transport import BatchApp, faust_options
 from .era_bringing import EraBringer
 from .store_opening import bring_stream
 from .token_partition import SegmentContext, TokenPartition

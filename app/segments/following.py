@@ -10,7 +10,7 @@ from tokenmill.reading.acceptance import Gap
 from tokenmill.reading.continuing import FIRST_TAIL, FirstMessage, place_below
 from tokenmill.wire.message import Message
 
-from ..backoff import Backoff
+from ..tasks import Backoff
 
 GAP_SECONDS: Final = 2.0
 """Seconds before a reader that misses a block looks through the whole token partition again; doubled with each look

@@ -22,7 +22,6 @@ from tokenmill.samples.sequence import Position
 from tokenmill.samples.trainable import UNPINNED, first_needed, read_state
 from tokenmill.store import EraReader, Store, open_eras, partitions_in, read_stream, streams_in
 
-from ..backoff import Backoff
 from ..broker_contact import CONTACT
 from ..kafka.clients import consumer, offsets
 from ..kafka.cluster import NO_LEADER, all_metadata, is_connected, leader, update_metadata
@@ -31,7 +30,7 @@ from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.retry import ask_repeatedly, retry
 from ..kafka.token_topic import readable, record_at
 from ..settings import Settings
-from ..tasks import first_of, in_thread, together
+from ..tasks import Backoff, first_of, in_thread, together
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import free_bytes, measure
 from ..telemetry.reporting import WorkerReporter

@@ -17,11 +17,11 @@ from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
 
-from ..backoff import Backoff
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import message_at, message_of, offered
+from ..tasks import Backoff
 
 DISK_SECONDS: Final = 0.5
 """How soon a partition that waits for its disk tries again; then ever later."""

@@ -8,9 +8,8 @@ from typing import Final
 from faust.types import TP
 
 from ..settings import Settings, load_settings
-from ..worker.faust_setup import faust_options
 from ..worker.run import StreamWorker
-from ..worker.transport import BatchApp
+from ..worker.transport import BatchApp, faust_options
 from .signature_partition import DomainContext, SignaturePartition
 
 TICK_SECONDS: Final = 1.0

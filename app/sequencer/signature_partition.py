@@ -21,12 +21,11 @@ from faust.types import TP
 from tokenmill.errors import DifferenceError, SourceError
 from tokenmill.records import SourceRecord
 
-from ..kafka.clients import consumer
+from ..kafka.clients import Send, consumer
 from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ending import end_process
-from ..worker.sending import Send
 from .domain_messages import SLICE_KEY, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
 from .domain_order import DomainOrder
 from .rebuilding import Rebuilding, Rebuilt, SignatureLog

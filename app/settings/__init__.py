@@ -1,8 +1,6 @@
 """Settings: one set of names for flags, TOKENMILL_… variables and the TOML file, in that order of precedence."""
 
-from .connections import ConnectionSettings, RegistrySettings
-from .load import Loaded, load_settings, load_with_origins
-from .model import SECRETS, Settings, TopicSettings
+from .model import SECRETS, ConnectionSettings, Loaded, Settings, TopicSettings, load_settings, load_with_origins
 from .values import Domain, Stream, dead_letter_topic, produced_topic, rejected_topic
 
 __all__ = [
@@ -10,7 +8,6 @@ __all__ = [
     "ConnectionSettings",
     "Domain",
     "Loaded",
-    "RegistrySettings",
     "Settings",
     "Stream",
     "TopicSettings",

@@ -1,9 +1,15 @@
-"""Every setting: its name, type, default, and one line that help and documentation repeat."""
+"""Every setting: its name, type, default, and one line that help and documentation repeat; where values come from."""
 
+import os
+import re
+import tomllib
+from collections import ChainMap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
@@ -14,37 +20,159 @@ from ..milling.document_frame import TemplateName
 from ..milling.duplicates.parameters import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division
 from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
-from .connections import ConnectionSettings, RegistrySettings
-from .explain import explain
-from .values import (
-    Addresses,
-    Decode,
-    Dedup,
-    Domain,
-    HomePath,
-    Names,
-    OptionalNumber,
-    OptionalPath,
-    OptionalSecret,
-    OptionalSize,
-    OptionalText,
-    Packing,
-    Size,
-    Splits,
-    Start,
-    Steps,
-    Stream,
-    Tables,
-    Token,
-    TopicNames,
-    as_variable,
-    check_topic_name,
-    dead_letter_topic,
-    in_the_open,
-    produced_topic,
-    rejected_topic,
-    start_milliseconds,
-)
+from . import values as kinds
+
+
+class RegistrySettings(BaseModel):
+    """What a client of a registry with Confluent's HTTP interface needs; in no fingerprint, for a registry may move."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    schema_registry_url: kinds.OptionalAddress = None
+    """Address of the schema registry, http:// or https://, for decode = avro, protobuf and json_schema."""
+    schema_registry_username: kinds.OptionalText = None
+    """Who logs in there; with Confluent Cloud, an API key."""
+    schema_registry_password: kinds.OptionalSecret = None
+    """Password of schema_registry_username; never a flag."""
+    schema_registry_password_file: kinds.OptionalPath = None
+    """File that holds the password instead, as containers mount secrets."""
+    schema_registry_cafile: kinds.OptionalPath = None
+    """PEM file of the authorities that vouch for the registry; not set: the system's."""
+    schema_registry_certfile: kinds.OptionalPath = None
+    """PEM file of our own certificate, for a registry that wants one from its clients."""
+    schema_registry_keyfile: kinds.OptionalPath = None
+    """PEM file of the key to that, not encrypted; not set: it is in the same file."""
+
+    @model_validator(mode="after")
+    def _check_registry(self) -> Self:
+        said = [name for name in RegistrySettings.model_fields if getattr(self, name) is not None]
+        if self.schema_registry_url is None:
+            if said:
+                raise ValueError(f"{said[0]} is set without a registry: set schema_registry_url, or remove {said[0]}")
+            return self
+        self._check_registry_login()
+        tls = [name for name in said if name.endswith(("cafile", "certfile", "keyfile"))]
+        if tls and not self.schema_registry_url.startswith("https://"):
+            raise ValueError(f"{tls[0]} is set and schema_registry_url is without TLS: write https://, or remove it")
+        if self.schema_registry_keyfile is not None and self.schema_registry_certfile is None:
+            raise ValueError("schema_registry_keyfile is set without its certificate: set schema_registry_certfile")
+        return self
+
+    def _check_registry_login(self) -> None:
+        passwords = [self.schema_registry_password, self.schema_registry_password_file]
+        given = sum(password is not None for password in passwords)
+        if given > 1:
+            raise ValueError("schema_registry_password and schema_registry_password_file are both set: remove one")
+        if given and self.schema_registry_username is None:
+            raise ValueError("a password is set without a name: set schema_registry_username")
+        if self.schema_registry_username is not None and not given:
+            raise ValueError(
+                "schema_registry_username is set without a password: set schema_registry_password_file, or "
+                "schema_registry_password"
+            )
+
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+OptionalMechanism = Annotated[Mechanism | None, BeforeValidator(kinds.empty_is_none)]
+
+
+def _without_scheme(given: object) -> object:
+    """Return addresses without the ``kafka://`` or ``PLAINTEXT://`` that other programs write before them."""
+    return re.sub(r"(?i)(^|,)\s*(?:kafka|plaintext)://", r"\1", given) if isinstance(given, str) else given
+
+
+class ConnectionSettings(BaseModel):
+    """What a client needs to know of the brokers; nothing here decides a token.
+
+    A combination of which a part would have no effect is refused: it may send a password unencrypted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    bootstrap_servers: Annotated[str, BeforeValidator(_without_scheme)] = Field(default="127.0.0.1:9092", min_length=1)
+    """Addresses of Kafka brokers, host:port, separated by commas."""
+    security_protocol: Protocol = "PLAINTEXT"
+    """How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted."""
+    sasl_mechanism: OptionalMechanism = Field(
+        default=None, description="How to log in with a SASL protocol: one of " + ", ".join(get_args(Mechanism)) + "."
+    )
+    sasl_username: kinds.OptionalText = None
+    """Who logs in; with oauth_token_url, the client's id."""
+    sasl_password: kinds.OptionalSecret = None
+    """Password of sasl_username; never a flag."""
+    sasl_password_file: kinds.OptionalPath = None
+    """File that holds the password instead, as containers mount secrets."""
+    oauth_token_url: kinds.OptionalAddress = None
+    """Token endpoint for OAUTHBEARER by client credentials: sasl_username is the client, the password its secret."""
+    oauth_scope: kinds.OptionalText = None
+    """Scope that is asked for at oauth_token_url."""
+    oauth_function: kinds.OptionalText = None
+    """module:function that returns a token for OAUTHBEARER and the seconds for which it holds; for AWS MSK
+    tokenmill.app.kafka.oauth:aws_msk_iam."""
+    ssl_cafile: kinds.OptionalPath = None
+    """PEM file of the authorities that vouch for brokers; not set: the system's."""
+    ssl_check_hostname: bool = True
+    """Whether a broker's certificate must be for the address that was asked for."""
+    ssl_certfile: kinds.OptionalPath = None
+    """PEM file of our own certificate, for brokers that want one from their clients."""
+    ssl_keyfile: kinds.OptionalPath = None
+    """PEM file of the key to ssl_certfile; not set: it is in ssl_certfile."""
+    ssl_keyfile_password: kinds.OptionalSecret = None
+    """Password of an encrypted key; never a flag."""
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether the protocol is one with a login."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the protocol is one with TLS."""
+        return self.security_protocol.endswith("SSL")
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        here = f"security_protocol is {self.security_protocol}"
+        if self.logs_in:
+            self._check_login(here)
+        elif useless := self._said("sasl_") or self._said("oauth_"):
+            raise ValueError(f"{useless} is set and {here}, which has no login: set SASL_SSL, or remove {useless}")
+        if not self.encrypts and (useless := self._said("ssl_")):
+            wanted = "SASL_SSL" if self.logs_in else "SSL"
+            raise ValueError(f"{useless} is set and {here}, without TLS: set {wanted}, or remove {useless}")
+        if self.ssl_certfile is None and (useless := self._said("ssl_key")):
+            raise ValueError(f"{useless} is set without the certificate that it belongs to: set ssl_certfile")
+        return self
+
+    def _check_login(self, here: str) -> None:
+        if self.sasl_mechanism is None:
+            raise ValueError(f"{here}, and sasl_mechanism is not set: the login needs it")
+        if self.sasl_mechanism == "OAUTHBEARER":
+            if (self.oauth_token_url is None) == (self.oauth_function is None):
+                raise ValueError("sasl_mechanism is OAUTHBEARER: set either oauth_token_url or oauth_function")
+            if self.oauth_function is not None:
+                if useless := self._said("sasl_user") or self._said("sasl_pass") or self._said("oauth_scope"):
+                    raise ValueError(f"{useless} is set, and oauth_function says who logs in: remove one")
+                return
+        elif useless := self._said("oauth_"):
+            raise ValueError(
+                f"{useless} is set and sasl_mechanism is {self.sasl_mechanism}: set OAUTHBEARER, or remove it"
+            )
+        if self.sasl_username is None:
+            raise ValueError(f"{here}, and sasl_username is not set: the login needs it")
+        passwords = [name for name in ("sasl_password", "sasl_password_file") if getattr(self, name) is not None]
+        if not passwords:
+            raise ValueError(f"{here}, and no password is set: set sasl_password_file, or sasl_password")
+        if len(passwords) > 1:
+            raise ValueError("sasl_password and sasl_password_file are both set: remove one")
+
+    def _said(self, prefix: str) -> str | None:
+        fields = ConnectionSettings.model_fields
+        return next(
+            (name for name in fields if name.startswith(prefix) and getattr(self, name) != fields[name].default), None
+        )
+
 
 ENVIRONMENT_PREFIX: Final = "TOKENMILL_"
 MAX_TOPIC_NAME: Final = 249
@@ -59,16 +187,16 @@ class TopicSettings(BaseModel):
 
     tokenizer: str = ""
     """Path of a tokenizer.json, a name on the Hugging Face hub (hf://owner/model@revision pins one), or 'bytes'."""
-    end_of_document: Token = None
+    end_of_document: kinds.Token = None
     """Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; none. Not set: the
     one that its files name, else the special token of a usual name, as <|endoftext|>."""
-    begin_of_document: Token = None
+    begin_of_document: kinds.Token = None
     """Token, or its id, that begins each document; tokenizer: what its own post-processor puts there; none, or not set:
     no token."""
     template: TemplateName = "none"
     """tokenizer: documents have around them what the tokenizer's post-processor puts there, as [CLS] and [SEP], and
     nothing else that is not set."""
-    padding: Token = None
+    padding: kinds.Token = None
     """Token, or its id, that a flush fills blocks with. Not set: the one that ends each document; where none does, the
     tokenizer's own for padding."""
     special_tokens_in_text: SpecialTokens = "text"
@@ -76,47 +204,47 @@ class TopicSettings(BaseModel):
     alone: whoever writes a document can then write its end."""
     sequence_length: int = Field(default=1024, ge=1)
     """Tokens that a model reads at a time; a block has one more. Of rows it is the row, of chunks a segment."""
-    packing: Packing = CONCAT
+    packing: kinds.Packing = CONCAT
     """How documents become blocks: concat (one after the other, cut where a block ends), fit (whole, never cut where
     they fit), rows (one a row), chunks (long ones, in order); or a table with a name and parameters, as {name = "rows",
     long = "drop"}."""
-    decode: Decode = "auto"
+    decode: kinds.Decode = "auto"
     """What a record is: a JSON object (json), plain text (text), either (auto), what your own function makes of its
     bytes (module:function), or a value whose schema a registry has (avro, protobuf, json_schema)."""
-    text_fields: Names = Field(default=("text", "content"), min_length=1)
+    text_fields: kinds.Names = Field(default=("text", "content"), min_length=1)
     """Fields of a JSON object that may hold the text, or paths to them, as payload.after.body; first one wins."""
     id_field: str = Field(default="id", min_length=1)
     """Field of a JSON object that holds the document's id, or a path to it."""
-    metadata_fields: Names = ()
+    metadata_fields: kinds.Names = ()
     """Fields, or paths to them, that travel with the tokens, for example label,meta.lang."""
-    max_text_bytes: OptionalSize = Field(default=None, ge=1)
+    max_text_bytes: kinds.OptionalSize = Field(default=None, ge=1)
     """Longest text (UTF-8); a longer one is dead-lettered, and so is one that normalizing makes longer than this (or
     1.5 MiB, if that is more). Not set: 1.5 MiB with a tokenizer file, which may take 300 times as much memory; 4 MiB
     with 'bytes'."""
-    max_id_bytes: Size = 128
+    max_id_bytes: kinds.Size = 128
     """Longest id, as JSON spells it (UTF-8, escapes counted, no quotes); a longer one is dead-lettered."""
-    max_fields_bytes: Size = 256
+    max_fields_bytes: kinds.Size = 256
     """Most bytes (JSON) of carried fields; more are dead-lettered."""
     normalize: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
     """Unicode normal form of text."""
     min_chars: int = Field(default=0, ge=0)
     """Filters shorter texts out, in characters; 0 keeps all but empty ones."""
-    function: OptionalText = None
+    function: kinds.OptionalText = None
     """A pure function of your own, as module:function, that changes or filters each document."""
-    steps: Steps = ()
+    steps: kinds.Steps = ()
     """Filters and changes of documents, in order, after function: tables [[steps]], or names of profiles and steps, as
     fineweb-2024 (`tokenmill steps list`)."""
-    dedup: Dedup = "none"
+    dedup: kinds.Dedup = "none"
     """Filters out documents that were seen before, of all partitions and splits: exact (the same text), near (most of
     the same runs of words too), or a table with a name and parameters, as {name = "near", window = 1000000}
     (`tokenmill dedup explain`)."""
-    shards: OptionalNumber = Field(default=None, ge=1)
+    shards: kinds.OptionalNumber = Field(default=None, ge=1)
     """Parts into which a hash divides the documents; splits own ranges. Not set: the sum of splits."""
-    splits: Splits = Field(default={"train": 980, "validation": 20})
+    splits: kinds.Splits = Field(default={"train": 980, "validation": 20})
     """Name and share of each split, in order: 98 and 2 are per cent. _unused, last: in no split."""
     split_by: Literal["id", "content"] = "id"
     """What decides a document's split; no id: its text."""
-    start: Start = "earliest"
+    start: kinds.Start = "earliest"
     """Where new streams begin: earliest, or a moment with a time zone."""
     allow_flush: bool = True
     """Whether a flush fills open blocks with padding. Whoever may write to the raw topic may flush: false where those
@@ -132,12 +260,8 @@ class TopicSettings(BaseModel):
     """Seconds after which an era is closed, however few blocks it has."""
 
     @model_validator(mode="after")
-    def _check_splits(self) -> Self:
+    def _check_splits_and_packing(self) -> Self:
         self.split_rule()  # refuses what cannot be kept
-        return self
-
-    @model_validator(mode="after")
-    def _check_packing(self) -> Self:
         try:
             _ = self.block_tokens
         except ValueError as error:
@@ -145,10 +269,7 @@ class TopicSettings(BaseModel):
         return self
 
     def split_rule(self) -> SplitRule:
-        """Return how documents are divided: the splits that are streams, and the number of shards in force.
-
-        Raises SettingsError where the sizes do not add up to ``shards``, or a split cannot be.
-        """
+        """Return how documents are divided; raises SettingsError where sizes do not add up, or a split cannot be."""
         return SplitRule(*division(self.shards, self.splits), self.split_by)
 
     @property
@@ -184,7 +305,7 @@ class TopicSettings(BaseModel):
     @property
     def start_milliseconds(self) -> int | None:
         """Unix milliseconds from which records count, None for all that are there."""
-        return start_milliseconds(self.start)
+        return kinds.start_milliseconds(self.start)
 
     def require_tokenizer(self) -> str:
         """Return the tokenizer's path or name. Raises SettingsError: none is set."""
@@ -197,24 +318,21 @@ class TopicSettings(BaseModel):
 
 
 class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
-    """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
-
-    The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.
-    """
+    """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
 
-    raw_topics: TopicNames = ("raw-text",)
+    raw_topics: kinds.TopicNames = ("raw-text",)
     """Topics whose records are milled."""
-    store: HomePath = Path("store")
+    store: kinds.HomePath = Path("store")
     """Directory of the segments, on a disk of this machine."""
-    max_record_bytes: Size = Field(default=16 * MIB, ge=1)
+    max_record_bytes: kinds.Size = Field(default=16 * MIB, ge=1)
     """Largest raw record: limit of raw topics when created, and of what produce sends."""
-    message_bytes: Size = Field(default=MIB, ge=1)
+    message_bytes: kinds.Size = Field(default=MIB, ge=1)
     """Size at which a message of blocks is sent; more at once where brokers take long to acknowledge."""
     workers: int = Field(default=2, ge=1)
     """Mill workers that `serve` and `up` start."""
-    carry_bytes: Size = Field(default=64 * MIB, ge=1)
+    carry_bytes: kinds.Size = Field(default=64 * MIB, ge=1)
     """Source read without a finished block before a carry."""
     carry_seconds: float = Field(default=60.0, gt=0)
     """Time without a finished block before a carry."""
@@ -236,29 +354,25 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Address that serves the page for people (/), /api/status, /metrics, /healthz and /readyz."""
     metrics_port: int = Field(default=9464, ge=0, le=65535)
     """Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves."""
-    http_token: OptionalSecret = None
+    http_token: kinds.OptionalSecret = None
     """Who asks there must send it (Authorization: Bearer), but for the probes; never a flag."""
-    http_tls_certificate: OptionalPath = None
+    http_tls_certificate: kinds.OptionalPath = None
     """PEM file of a certificate with its chain: all of it is served by https alone, the probes, too."""
-    http_tls_key: OptionalPath = None
+    http_tls_key: kinds.OptionalPath = None
     """PEM file of the key to that, not encrypted; not set: it is in the same file."""
-    trainers: Addresses = ()
+    trainers: kinds.Addresses = ()
     """Where trainers serve their metrics, as host:port; the page for people asks them and shows who trains."""
     log_format: Literal["auto", "json", "console"] = "auto"
     """How log lines look; auto: for people on a terminal, else JSON."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least important line logged."""
-    topic: Tables = Field(default={})
+    topic: kinds.Tables = Field(default={})
     """Values of one raw topic that differ, as the table [topic."name"]."""
 
     @model_validator(mode="after")
-    def _check_tls(self) -> Self:
+    def _check_tls_and_topics(self) -> Self:
         if self.http_tls_key is not None and self.http_tls_certificate is None:
             raise ValueError("http_tls_key is set without its certificate: set http_tls_certificate")
-        return self
-
-    @model_validator(mode="after")
-    def _check_topics(self) -> Self:
         for raw_topic, values in self.topic.items():
             if raw_topic not in self.raw_topics:
                 raise ValueError(
@@ -272,18 +386,18 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             try:
                 self.for_topic(raw_topic)
             except ValidationError as error:
-                raise ValueError(f'[topic."{raw_topic}"] {explain(error, SECRETS)}') from None
+                raise ValueError(f'[topic."{raw_topic}"] {explain(error)}') from None
         self._check_names()
         return self
 
     def _check_names(self) -> None:
-        uses = (str, dead_letter_topic, produced_topic, rejected_topic)
+        uses = (str, kinds.dead_letter_topic, kinds.produced_topic, kinds.rejected_topic)
         names = [name(raw) for raw in self.raw_topics for name in uses]
         for stream in self.streams():
-            check_topic_name(stream.name)
+            kinds.check_topic_name(stream.name)
             names += [stream.tokens_topic, stream.control_topic]
         for domain in self.domains():
-            check_topic_name(domain.name)
+            kinds.check_topic_name(domain.name)
             names += [domain.signatures_topic, domain.slices_topic, *map(domain.verdicts_topic, domain.raw_topics)]
         longest = max(names, key=len)
         if len(longest) > MAX_TOPIC_NAME:
@@ -297,26 +411,23 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         values: dict[str, object] = {name: getattr(self, name) for name in TopicSettings.model_fields}
         return TopicSettings.model_validate(values | self.topic.get(raw_topic, {}))
 
-    def streams(self) -> list[Stream]:
-        """Return all streams, by raw topic and split in the order of the settings.
-
-        A stream's name is ``<raw topic>.<split>``, followed by ``stream_suffix``.
-        """
+    def streams(self) -> list[kinds.Stream]:
+        """Return all streams, by raw topic and split in the order of the settings."""
         return [
-            Stream(f"{raw_topic}.{split}{own.stream_suffix}", raw_topic, split)
+            kinds.Stream(f"{raw_topic}.{split}{own.stream_suffix}", raw_topic, split)
             for raw_topic in self.raw_topics
             for own in (self.for_topic(raw_topic),)
             for split in own.split_rule().splits
         ]
 
-    def domains(self) -> list[Domain]:
+    def domains(self) -> list[kinds.Domain]:
         """Return the domains in which the settings look for duplicates, by their names."""
-        found: dict[str, Domain] = {}
+        found: dict[str, kinds.Domain] = {}
         for raw_topic in self.raw_topics:
             own = self.for_topic(raw_topic)
             if table := own.dedup_table:
                 name = f"{table.get('domain', raw_topic)}{own.stream_suffix}"
-                domain = found.get(name, Domain(name, (), own.stream_suffix, table))
+                domain = found.get(name, kinds.Domain(name, (), own.stream_suffix, table))
                 if (domain.suffix, domain.dedup) != (own.stream_suffix, table):
                     raise ValueError(
                         f"the topics {', '.join(domain.raw_topics)} and {raw_topic} are of one domain, {name!r}: give "
@@ -325,7 +436,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
                 found[name] = domain._replace(raw_topics=(*domain.raw_topics, raw_topic))
         return [found[name] for name in sorted(found)]
 
-    def require_domains(self) -> list[Domain]:
+    def require_domains(self) -> list[kinds.Domain]:
         """Return what `domains` does. Raises SettingsError: there are none."""
         if not (domains := self.domains()):
             raise SettingsError('dedup is "none" for all raw topics, so a sequencer has nothing to judge')
@@ -348,12 +459,9 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
         return self.model_copy(update=dict.fromkeys(SECRETS))
 
     def environment(self) -> dict[str, str]:
-        """Return variables from which a process started with them loads exactly these settings, secrets included.
-
-        Only a process's own user can read its variables; a password in a file stays there.
-        """
-        values = {name: in_the_open(getattr(self, name)) for name in Settings.model_fields}
-        return {f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(value) for name, value in values.items()}
+        """Return variables from which a process, whose user alone can read them, loads these settings with secrets."""
+        values = {name: kinds.in_the_open(getattr(self, name)) for name in Settings.model_fields}
+        return {f"{ENVIRONMENT_PREFIX}{name.upper()}": kinds.as_variable(value) for name, value in values.items()}
 
 
 SECRETS: Final = frozenset(
@@ -365,3 +473,102 @@ SECRETS: Final = frozenset(
 def described(name: str) -> str:
     """Return in one line what help and documentation say of a setting."""
     return " ".join(str(Settings.model_fields[name].description).split())
+
+
+DEFAULT_ORIGIN: Final = "default"
+"""Where a value comes from that was not written anywhere."""
+
+
+def explain(error: ValidationError, origins: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return one line on the first thing that is wrong, and how many more there are; no secret's value is said.
+
+    ``origins`` says for a setting's name in words where its value was written.
+    """
+    first, *more = error.errors(include_url=False)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "literal_error":
+        message += nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    rest = f" (and {len(more)} more)" if more else ""
+    if not first["loc"]:
+        return message + _places(message, origins) + rest
+    path = ".".join(str(part) for part in first["loc"])
+    name = str(first["loc"][0])
+    value = "" if name in SECRETS else f" = {first['input']!r}"
+    origin = origins.get(name)
+    return f"setting {path}{value}{f' ({origin})' if origin else ''}: {message}{rest}"
+
+
+def _places(message: str, origins: Mapping[str, str]) -> str:
+    named = dict.fromkeys(re.findall(r"\b[a-z]+_[a-z_]+\b", message))
+    said = [f"{name}: {origins[name]}" for name in named if origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN]
+    return f" ({', '.join(said)})" if said else ""
+
+
+CONFIG_VARIABLE: Final = "TOKENMILL_CONFIG"
+DEFAULT_CONFIG: Final = Path("tokenmill.toml")
+
+
+class Loaded(NamedTuple):
+    """The settings in force, and for each name where its value came from, in words."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+_Layer: TypeAlias = dict[str, tuple[Any, str]]
+"""By setting: its value in one place, and in words where that was written."""
+
+
+def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
+    """Return the settings in force; the first of flags, environment, file and defaults that has a name decides it.
+
+    ``flags`` is a command line's (None: not said), ``config`` the TOML file; else TOKENMILL_CONFIG names that, else
+    ``tokenmill.toml`` is read if it is there. Raises SettingsError, which names the place, where anything does not fit.
+    """
+    return load_with_origins(flags, config).settings
+
+
+def load_with_origins(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Loaded:
+    """Do as `load_settings`, and say for each setting where its value came from."""
+    said = ChainMap(_known(_flags(flags or {})), _known(_environment()), _known(_file(config)))
+    origins = {name: said[name][1] if name in said else DEFAULT_ORIGIN for name in Settings.model_fields}
+    try:
+        return Loaded(Settings(**{name: value for name, (value, _) in said.items()}), origins)
+    except ValidationError as error:
+        raise SettingsError(explain(error, origins)) from None
+
+
+def _flags(flags: Mapping[str, Any]) -> _Layer:
+    return {name: (value, f"flag --{name.replace('_', '-')}") for name, value in flags.items() if value is not None}
+
+
+def _environment() -> _Layer:
+    return {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): (value, f"variable {name}")
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE
+    }
+
+
+def _file(config: Path | None) -> _Layer:
+    said = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    if said is None and not DEFAULT_CONFIG.exists():
+        return {}
+    path = said or DEFAULT_CONFIG
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read the settings file {path}: {error.strerror}; check --config and {CONFIG_VARIABLE}"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}; correct it, or name another file with --config") from error
+    return {name: (value, f"file {path}") for name, value in values.items()}
+
+
+def _known(layer: _Layer) -> _Layer:
+    for name, (_, origin) in layer.items():
+        if name not in Settings.model_fields:
+            hint = nearest(name, Settings.model_fields) or "; `tokenmill config` lists all"
+            raise SettingsError(f"unknown setting {name} ({origin}){hint}")
+    return layer

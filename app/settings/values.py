@@ -74,10 +74,7 @@ def parse_optional_size(value: object) -> int | None:
 
 
 def at_home(path: Path) -> Path:
-    """Return a path, with ``~`` as the home directory, which a shell leaves in ``--store=~/data`` and a file always.
-
-    Raises ValueError where there is no such home.
-    """
+    """Return a path with ``~`` as the home directory, which a shell leaves in ``--store=~/data``. Raises ValueError."""
     try:
         return path.expanduser()
     except RuntimeError as error:
@@ -90,10 +87,7 @@ def parse_table(value: object) -> object:
 
 
 def parse_steps(value: object) -> object:
-    """Return steps as a recipe has them, from tables, JSON, or names of profiles and steps as ``"gopher,sample"``.
-
-    Raises ValueError: an unknown step, or one that cannot be used as it is.
-    """
+    """Return steps as a recipe has them, from tables, JSON, or names as ``"gopher,sample"``. Raises ValueError."""
     try:
         return canonical_entries(spelled_out(parse_names(value)))
     except json.JSONDecodeError as error:
@@ -104,10 +98,7 @@ def parse_steps(value: object) -> object:
 
 
 def parse_packing(value: object) -> object:
-    """Return a packing's name, or a table of its name and the parameters that have not their default.
-
-    Raises ValueError: an unknown packing, or one that cannot be used as it is.
-    """
+    """Return a packing's name, or a table of it and what differs from the defaults. Raises ValueError: it cannot be."""
     return _name_or_table(value, canonical_packing)
 
 
@@ -134,10 +125,7 @@ def parse_token(value: object) -> object:
 
 
 def parse_web_address(value: str | None) -> str | None:
-    """Return the address of a web server as all who use it read it: scheme and host in small letters, no slash behind.
-
-    Raises ValueError where it is none, or holds what logs would show.
-    """
+    """Return a web server's address in one spelling; raises ValueError where it is none, or logs would show it."""
     if value is None:
         return None
     parts = urlsplit(value.strip())
@@ -173,10 +161,7 @@ def check_topic_name(name: str) -> str:
 
 
 def parse_start(value: object) -> object:
-    """Return ``earliest``, or the moment as milliseconds-exact ISO 8601 in UTC, so that equal moments read equal.
-
-    Raises ValueError: no such moment, or one without a time zone.
-    """
+    """Return ``earliest``, or the moment in one spelling, in UTC. Raises ValueError: none, or without a time zone."""
     if isinstance(value, str) and value != EARLIEST:
         value = datetime.fromisoformat(value)
     if not isinstance(value, datetime):
@@ -192,10 +177,7 @@ def start_milliseconds(start: str) -> int | None:
 
 
 def as_variable(value: object) -> str:
-    """Return the value as an environment variable that reads back equal (`parse_names` and the others here).
-
-    A secret comes as asterisks: `in_the_open` is for those who must have it.
-    """
+    """Return the value as a variable that reads back equal; a secret comes as asterisks (`in_the_open`)."""
     if value is None:
         return ""
     if isinstance(value, bool):

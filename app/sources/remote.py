@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from tokenmill.errors import InputError
 
-from ..backoff import Backoff
+from ..tasks import Backoff
 from .contents import data_among, why_no_rows
 from .encodings import BUFFER_BYTES, Made
 from .file_sources import Reading, Unreadable, file_chunks

@@ -1,30 +1,309 @@
-"""The supervisor: mill workers, a segment worker, and a sequencer if need be, as children of this process."""
+"""The supervisor: the workers of a service as children of this process, and what it knows and shows of them."""
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import structlog
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tokenmill.errors import StoreError
 from tokenmill.store import Store
 
-from ..broker_contact import CONTACT, OutageLog
+from ..broker_contact import CONTACT, OutageLog, no_answer, transaction_words
 from ..kafka.control_topic import NAMED_VARIABLE
-from ..settings import Settings
+from ..kafka.retry import FAILING
+from ..settings import Settings, Stream
 from ..tasks import beside
-from ..telemetry.reporting import Role
-from ..telemetry.server import serving
-from ..worker.cluster import Cluster
+from ..telemetry.reporting import QUIET_TURNS, SHOWN, Fleet, Role, taken
+from ..telemetry.server import Probes, serving
+from ..telemetry.status_document import StatusSnapshot, WorkerStatus
+from ..telemetry.worker_metrics import BROKER, PROCESS
 from ..worker.in_flight import DEATHS_VARIABLE, Deaths, nameless_file
-from ..worker.watchdog import PartitionsSeen, Watchdog, WatchLimits
-from .export import Export
-from .status import Status, WorkerLedger, partition_statuses
+from ..worker.watchdog import NO_ENDS, Cluster, PartitionsSeen, Watchdog, WatchLimits
 from .worker_slot import Child, WorkerSlot
+
+Row = Mapping[str, Any]
+"""What is known of a partition or a chain, by the names of ``/api/status``."""
+RISING: Final = ("block", "documents", "bytes", "tokens")
+"""What only grows in a chain, also when its owner changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a view shows."""
+
+    counters: Mapping[str, float]
+    """Work done by all processes since the supervisor began (`app.telemetry.reporting`); never falls."""
+    workers: tuple[WorkerStatus, ...]
+    partitions: tuple[Row, ...]
+    """Those of raw topics, and of signatures, which have no chains, as `partition_statuses` returns them."""
+    away_since: float | None = None
+    """Since when no broker answers, in seconds since 1970; None while one does."""
+    eras: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def lag(self) -> int | None:
+        """Records that wait to be milled, in all partitions; None while that is not known of one of them."""
+        lags = [row["lag"] for row in self.partitions if row["chains"]]
+        return None if not lags or None in lags else sum(lags)
+
+    @property
+    def chains(self) -> list[Row]:
+        """All chains of all partitions."""
+        return [chain for row in self.partitions for chain in row["chains"]]
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that were dead-lettered since the supervisor began, repeats after a restart included."""
+        return int(self.counters.get("dead_letters", 0))
+
+    @property
+    def stored(self) -> int:
+        """Blocks in the store."""
+        return sum(chain["stored"] for chain in self.chains)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is milled, in full blocks, and stored, by one look: two looks a second apart are safe."""
+        at_rest = (chain["block"] == chain["stored"] for chain in self.chains)
+        on_the_way = (chain["open_tokens"] or chain["messages"] for chain in self.chains)
+        milled = (row["lag"] == 0 and row["worker"] is not None for row in self.partitions)
+        return bool(self.chains) and all(milled) and all(at_rest) and not any(on_the_way)
+
+
+def partition_statuses(known: StatusSnapshot) -> tuple[Row, ...]:
+    """Return the row of every raw partition that is known, with its ``chains``, one of each split; then of signatures.
+
+    ``note`` says in full why a partition or a chain is halted or waits; ``why`` is what everybody may see.
+    """
+    rows = {name: {**row, "note": _note(known, name)} for name, row in known.partitions().items()}
+    streams = known.settings.streams()
+    topics = [*known.settings.raw_topics, *(domain.signatures_topic for domain in known.settings.domains())]
+    return tuple(
+        {**row, "chains": [_chain(stream, row, rows, known) for stream in streams if stream.raw_topic == topic]}
+        for topic in topics
+        for row in rows.values()
+        if row["topic"] == topic
+    )
+
+
+def _note(known: StatusSnapshot, name: str) -> str | None:
+    said = known.said.get(name, {})
+    waits: str | None = said.get("halted") or said.get("waiting")
+    if waits is None and name in known.open_since:
+        return transaction_words(known.open_since[name])
+    return waits or said.get("still")
+
+
+def _chain(stream: Stream, raw: Row, rows: Mapping[str, Row], known: StatusSnapshot) -> Row:
+    """Return what its mill says of a chain, and what is stored; ``messages``: those that the store has yet to take."""
+    milled: dict[str, int] = dict.fromkeys((*RISING, "open_tokens"), 0) | raw["chains"].get(stream.split, {})
+    taken = rows.get(f"{stream.tokens_topic}/{raw['partition']}", {})
+    stored = taken.get("block") or 0
+    return {
+        **milled,
+        "stream": stream.name,
+        "block": max(milled["block"], stored),  # a block may be stored before its acknowledgement is heard of
+        "stored": stored,
+        "segments": stored // known.settings.for_topic(stream.raw_topic).segment_blocks,
+        "messages": max(0, (taken.get("end") or 0) - (taken.get("position") or 0)),
+        "note": taken.get("note"),
+    }
+
+
+class WorkerLedger:
+    """Takes every heartbeat and every end of a process. Partitions are named ``topic/number``."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, str] = {}
+        self.partitions: dict[str, Mapping[str, Any]] = {}
+        """The last that was heard of each partition, kept while it has no owner."""
+        self.eras: dict[str, int] = {}
+        self._stops: dict[str, dict[str, dict[str, str]]] = {"halts": {}, "waits": {}}
+        """What other than a partition is halted or waits, and why in short, as each worker said last."""
+        self._last_owners: dict[str, str] = {}
+        self._orphans: set[str] = set()
+
+    def heard(self, worker: str, status: Mapping[str, Any]) -> dict[tuple[str, bool], list[str]]:
+        """Take a heartbeat, and return what it has from others: by who had it last, and whether that one has ended."""
+        self.eras |= status.get("eras", {})
+        self._stops["halts"][worker] = status.get("halts", {})
+        self._stops["waits"][worker] = status.get("waits", {})
+        partitions: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
+        self._release(worker, partitions)
+        moves: dict[tuple[str, bool], list[str]] = {}
+        for name, partition in partitions.items():
+            before = self._last_owners.get(name)
+            if before is not None and before != worker:
+                moves.setdefault((before, name in self._orphans), []).append(name)
+            self._orphans.discard(name)
+            self.owners[name] = self._last_owners[name] = worker
+            self.partitions[name] = _further(self.partitions.get(name, {}), partition)
+        return moves
+
+    def ended(self, worker: str) -> None:
+        """Take note that the process of ``worker`` has ended."""
+        self._orphans |= {name for name, owner in self.owners.items() if owner == worker}
+        self._release(worker, {})
+        for found in self._stops.values():
+            found.pop(worker, None)
+
+    def stops(self, kind: Literal["halts", "waits"]) -> dict[str, str]:
+        """Return what other than a partition is halted or waits, and why in short, as running workers said last."""
+        return {name: why for found in self._stops[kind].values() for name, why in found.items()}
+
+    def _release(self, worker: str, kept: Mapping[str, Any]) -> None:
+        for name in [name for name, owner in self.owners.items() if owner == worker and name not in kept]:
+            del self.owners[name]
+
+
+def _further(known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was said, and what was known where it is more: a new owner begins again a little before the last."""
+    further = dict(said)
+    if "chains" in said:
+        chains: Mapping[str, Mapping[str, int]] = {**known.get("chains", {}), **said["chains"]}
+        further["chains"] = {split: _furthest(known, split, chain) for split, chain in chains.items()}
+    if known.get("dead_letter") and not said.get("dead_letter"):
+        further["dead_letter"] = known["dead_letter"]
+    if known.get("block"):
+        further["block"] = max(known["block"], said.get("block") or 0)
+    return further
+
+
+def _furthest(known: Mapping[str, Any], split: str, chain: Mapping[str, int]) -> dict[str, int]:
+    before: Mapping[str, int] = known.get("chains", {}).get(split, {})
+    return {name: max(value, before.get(name, 0)) if name in RISING else value for name, value in chain.items()}
+
+
+SUPERVISOR: Final = "supervisor"
+
+
+class WorkersCollector(Collector):
+    """Says of each worker whether it works, and how often it had to be started again."""
+
+    def __init__(self, slots: Mapping[str, WorkerSlot]) -> None:
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, without samples where there are no slots."""
+        up = GaugeMetricFamily(
+            "tokenmill_worker_up",
+            "1 while the worker runs, is ready and hears from a broker, else 0 (supervisor only).",
+            labels=["worker"],
+        )
+        restarts = CounterMetricFamily(
+            "tokenmill_worker_restarts",
+            "Times that the worker ended and was started again (supervisor only).",
+            labels=["worker", "reason"],
+        )
+        for name, slot in self._slots.items():
+            up.add_metric([name], float(slot.state == "running"))
+            for cause, count in slot.restarts.items():
+                restarts.add_metric([name, cause], count)
+        yield up
+        yield restarts
+
+
+class Export:
+    """Collects what the worker slots report, ready for a server in another thread."""
+
+    def __init__(
+        self, settings: Settings, slots: Mapping[str, WorkerSlot], cluster: Cluster, ledger: WorkerLedger
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self.probes = Probes()
+        self._slots = slots
+        self._cluster = cluster
+        self.fleet = Fleet()
+        self.unowned: Collection[str] = ()
+        """Partitions that one of our workers should have, and that no member of their group has had for a while."""
+        self._turns = 0
+        self._looked = self.look()
+
+    @property
+    def collectors(self) -> list[Collector]:
+        """All that is to be shown."""
+        return [self.fleet, WorkersCollector(self._slots)]
+
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """Return how each slot and the process at it are now."""
+        owners = self._ledger.owners
+        return tuple(
+            WorkerStatus(
+                slot.name,
+                slot.role,
+                slot.state,
+                slot.child.pid if slot.child else None,
+                max(0, slot.starts - 1),
+                max(0.0, slot.next_start - time.monotonic()) if slot.next_start is not None else None,
+                tuple(sorted(name for name, owner in owners.items() if owner == slot.name)),
+                self.fleet.counts(slot.name),
+            )
+            for slot in self._slots.values()
+        )
+
+    def turn(self) -> None:
+        """Take note that the event loop turns, of where all stands, and of this process's numbers."""
+        before, self._looked = self._looked.away_since, self.look()
+        self.probes.turn(self._looked.not_ready, self._looked.stopped)
+        if self._turns % QUIET_TURNS == 0 or self._looked.away_since != before:
+            self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
+        self._turns += 1
+
+    def heard(self, worker: str, child: Child) -> None:
+        """Take the last metrics that a process told."""
+        if "metrics" in child.status:
+            self.fleet.heard(worker, child.pid, child.status["metrics"])
+
+    def ended(self, worker: str, child: Child) -> None:
+        """Take the last metrics of a process that has ended, and keep what it counted."""
+        self.heard(worker, child)
+        self.fleet.ended(worker)
+
+    def document(self) -> Mapping[str, Any]:
+        """Return what ``/api/status`` answers, as of the last `turn`; in any thread."""
+        return self._looked.document() | {"counted": self.fleet.sums(SHOWN)}
+
+    def look(self) -> StatusSnapshot:
+        """Return what is known now."""
+        ledger = self._ledger
+        return StatusSnapshot(
+            role="serve",
+            settings=self._settings,
+            not_ready=self._not_ready(),
+            away_since=CONTACT.away_since,
+            said=dict(ledger.partitions),
+            owners=dict(ledger.owners),
+            ends=dict(self._cluster.ends),
+            workers=self.workers(),
+            eras=dict(ledger.eras),
+            halts=ledger.stops("halts"),
+            waits={**ledger.stops("waits"), **FAILING},
+            open_since=self._cluster.open_since,
+            unowned=self.unowned,
+        )
+
+    def _not_ready(self) -> str | None:
+        if (since := CONTACT.away_since) is not None:
+            return no_answer(self._settings.bootstrap_servers, since)
+        waiting = [name for name, slot in self._slots.items() if not slot.ready]
+        if waiting:
+            return f"not ready: {', '.join(waiting)}"
+        failing = [slot.failing for slot in self._slots.values() if slot.failing]
+        if failing:
+            return "; ".join(failing)
+        cut_off = [name for name, slot in self._slots.items() if slot.state == "cut off"]
+        if cut_off:
+            return f"no broker answers {', '.join(cut_off)}"
+        return None if self._cluster.ends else FAILING.get(NO_ENDS, NO_ENDS)
+
 
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]
@@ -42,7 +321,6 @@ class Event:
     pid: int
     """0 where there is none."""
     text: str
-    """All of it in one line."""
 
 
 class Supervisor:
@@ -58,10 +336,9 @@ class Supervisor:
         on_event: Listener | None = None,
         origins: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare; `run` starts the workers.
+        """Prepare; `run` starts the workers: those of ``only`` one role, or of all.
 
-        Those of ``only`` one role run here, or of all roles; others may run elsewhere. Workers log to files in
-        ``log_directory``, or where we do. ``origins`` says where settings came from, in words, for people who ask.
+        They log to files in ``log_directory``, or where we do. ``origins`` says where settings came from, in words.
         """
         self._settings = settings
         self._origins = origins or {}
@@ -97,8 +374,7 @@ class Supervisor:
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
 
-        Raises TokenMillError, with the worker's exit code, where one ended with what a new start cannot repair; all
-        others are ended too.
+        Raises TokenMillError, with the worker's exit code, where one ended with what a new start cannot repair.
         """
         keepers = [slot.keep() for slot in self._slots.values()]
         export = self._export
@@ -133,12 +409,11 @@ class Supervisor:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _guard(self) -> None:
-        """Look for partitions without an owner or without progress, while the brokers answer."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for role, watchdog in self._watchdogs.items():
                 stable_ends = self._cluster.stable_ends
-                ends = {name: end for name, end in stable_ends.items() if _topic(name) in self._topics[role]}
+                ends = {name: end for name, end in stable_ends.items() if name.rpartition("/")[0] in self._topics[role]}
                 running = {slot.name: slot.child for slot in self._slots.values() if slot.role == role and slot.child}
                 ready = tuple(name for name, child in running.items() if child.status.get("ready"))
                 elsewhere: set[str] = set()
@@ -169,9 +444,8 @@ class Supervisor:
     def heard(self, slot: WorkerSlot, child: Child) -> None:
         """Take note of a new status."""
         self._export.heard(slot.name, child)
-        moves = self._ledger.heard(slot.name, child.status)
-        for before, orphan in sorted({(move.before, move.orphan) for move in moves}):
-            names = ", ".join(move.partition for move in moves if (move.before, move.orphan) == (before, orphan))
+        for (before, orphan), moved in sorted(self._ledger.heard(slot.name, child.status).items()):
+            names = ", ".join(moved)
             log.info("partitions moved", worker=slot.name, before=before, partitions=names, took_over=orphan)
             text = f"{slot.name} took over {names} from {before}" if orphan else f"{slot.name} now mills {names}"
             self._on_event(Event("took over" if orphan else "moved", slot.name, child.pid, text))
@@ -200,7 +474,3 @@ class Supervisor:
         log.error("worker cannot be started", worker=slot.name, reason=reason, retry_in=pause)
         text = f"{slot.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
         self._on_event(Event("not started", slot.name, 0, text))
-
-
-def _topic(name: str) -> str:
-    return name.rpartition("/")[0]

@@ -14,16 +14,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from tokenmill.errors import BrokerError, TokenMillError
+import structlog
 
-from ..backoff import Backoff
+from tokenmill.errors import BrokerError
+
 from ..broker_contact import CONTACT
+from ..kafka.retry import FAILING
 from ..processes import guarded
 from ..settings import Settings
-from ..settings.load import CONFIG_VARIABLE
+from ..settings.model import CONFIG_VARIABLE
+from ..tasks import Backoff
 from ..telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE, Role
 from ..telemetry.status_document import State
-from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
+from ..worker.ending import HOPELESS_CODES, RESUME_CODE
 from ..worker.in_flight import BOARD_VARIABLE, Board
 from ..worker.watchdog import WatchLimits
 
@@ -38,14 +41,12 @@ class Child:
     """A running worker. `start` makes one; it is over when `wait` returns."""
 
     def __init__(self, process: asyncio.subprocess.Process, board: Board) -> None:
-        """Take over a process; `start` does the rest."""
         self.board = board
         """What it is milling, even when it has died."""
         self.pid = process.pid
         self.status: Mapping[str, Any] = {}
         """The last heartbeat; empty before the first."""
         self.words: str | None = None
-        """Why the worker says that it ends."""
         self.beats = 0
         self._process = process
         self._listener: asyncio.Task[None] | None = None
@@ -58,14 +59,10 @@ class Child:
         log: Path | None,
         shared: Mapping[str, int] = MappingProxyType({}),
     ) -> Self:
-        """Start a worker with ``environment``, both outputs appended to ``log``, or ours where there is none.
-
-        It inherits the descriptors that are ``shared`` with others, and learns each from a variable.
+        """Start a worker, its outputs appended to ``log``, or ours; it inherits and learns of ``shared`` descriptors.
 
         The kernel kills it when this process's main thread ends. It has a session of its own: Ctrl-C at a terminal
-        reaches us alone, and we end it in order.
-
-        Raises OSError where the system refuses a descriptor, a process, a thread or memory, or the log's file; nothing
+        reaches us alone. Raises OSError where the system refuses a descriptor, a process, a thread or memory; nothing
         is left then.
         """
         ours, its = os.pipe()
@@ -150,7 +147,6 @@ async def _spawn(
 
 
 LOOK_SECONDS: Final = 1.0
-"""How often a worker's heartbeat is checked."""
 SILENT_LOOKS: Final = 4
 """Looks without a beat after which a worker is shown as silent: with a beat a second at least, no accident."""
 STEADY_SECONDS: Final = 30.0
@@ -166,7 +162,6 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "not started": "the system refused to start it: no descriptor, process, thread or memory was left",
     "error": "another exit code",
 }
-"""Why a worker had to be started again, or a start tried again."""
 
 
 class WorkerSlot:
@@ -203,7 +198,6 @@ class WorkerSlot:
         self._silent_looks = 0
         self._verdict: str | None = None
         self._quick_ends: list[str] = []
-        """How the last processes ended, none of which lived long."""
         self._started = 0.0
 
     @property
@@ -232,9 +226,7 @@ class WorkerSlot:
         return self.child is not None and bool(self.child.status.get("ready"))
 
     async def keep(self) -> None:
-        """Keep a worker running until cancelled; on return none runs.
-
-        A start that the system refuses is tried again, however often: what is used up now may be free then.
+        """Keep a worker running until cancelled; on return none runs. A start that is refused is tried again, for ever.
 
         Raises TokenMillError, with the worker's exit code, where it ended with what a new start cannot repair.
         """
@@ -242,8 +234,11 @@ class WorkerSlot:
             self._started = time.monotonic()
             try:
                 running = await self._start()
-            except OSError as error:
-                await self._put_off(error)
+            except OSError as error:  # as after a process that lived for no time
+                pause = self._backoff.next()
+                self.restarts["not started"] += 1
+                self._listener.not_started(self, str(error), pause)
+                await self._pause(pause)
                 continue
             code, reason = await self._run_one(running)
             child, self.child = self.child, None
@@ -251,20 +246,13 @@ class WorkerSlot:
                 return
             hopeless = code in HOPELESS_CODES
             lived = time.monotonic() - self._started
-            pause = None if hopeless else self._backoff.next(lived)
+            again = None if hopeless else self._backoff.next(lived)
             if not hopeless:
                 self._count(code, lived)
-            self._listener.ended(self, child, reason, pause)
-            if pause is None:
-                raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
-            await self._pause(pause)
-
-    async def _put_off(self, error: OSError) -> None:
-        """Wait after a start that failed, as after a process that lived for no time."""
-        pause = self._backoff.next()
-        self.restarts["not started"] += 1
-        self._listener.not_started(self, str(error), pause)
-        await self._pause(pause)
+            self._listener.ended(self, child, reason, again)
+            if again is None:
+                raise HOPELESS_CODES[code](f"{self.name} cannot go on: {child.words or 'its log says why'}")
+            await self._pause(again)
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long before the next start, and for a broker that answers."""
@@ -281,10 +269,6 @@ class WorkerSlot:
             self.child.signal(signal.SIGKILL)
 
     async def _start(self) -> Child:
-        """Start a process.
-
-        Raises OSError where the system refuses; none runs then.
-        """
         self._verdict, self._silent_looks = None, 0
         command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]
         child = self.child = await Child.start(command, self._environment, self._log, self._shared)
@@ -292,7 +276,6 @@ class WorkerSlot:
         return child
 
     async def _run_one(self, child: Child) -> tuple[int, str]:
-        """Wait for the end of a process, and return its exit code and why it ended."""
         self._listener.started(self, child)
         waiter = asyncio.ensure_future(child.wait())
         try:
@@ -342,7 +325,38 @@ def describe(code: int, words: str | None) -> str:
     return f"{how}: {words}" if words else how
 
 
-def hopeless_error(code: int, message: str) -> TokenMillError:
-    """Return an error of the class that has the exit code."""
-    known: dict[int, type[TokenMillError]] = {kind.exit_code: kind for kind in HOPELESS}
-    return known[code](message)
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds until the next start; doubled each time, and the first again after as long a life."""
+
+
+async def keep_uploading(settings: Settings, address: str, grace: float) -> None:
+    """Have the store brought into a bucket until cancelled; the upload has ``grace`` seconds to end in order then.
+
+    One that ends is started again, whatever it ended with: neither mills nor segment worker need the bucket.
+    """
+    backoff, name = Backoff(FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE), f"the upload to {address}"
+    environment = {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
+    command = [sys.executable, "-P", "-m", "tokenmill.app.cli", "upload", "--to", address, "--follow"]
+    while True:
+        started = time.monotonic()
+        try:
+            child = await Child.start(command, environment, None)
+        except OSError as error:
+            reason = f"cannot be started ({error})"
+        else:
+            log.info("upload started", to=address, pid=child.pid)
+            FAILING.pop(name, None)
+            try:
+                reason = describe(await child.wait(), child.words)
+            except asyncio.CancelledError:
+                await child.end(grace)
+                raise
+            finally:
+                child.board.close()
+        pause = backoff.next(time.monotonic() - started)
+        FAILING[name] = f"{reason}: see the log"
+        log.error("upload ended", to=address, reason=reason, restart_in=pause)
+        await asyncio.sleep(pause)

@@ -22,10 +22,7 @@ MOST_BYTES: Final = 2000
 
 
 def believing(certificate: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    """Return what believes whom the system does, or the owner of a certificate alone, whatever name that is for.
-
-    Raises OSError where it cannot be read.
-    """
+    """Return what believes whom the system does, or a certificate's owner alone; raises OSError: it is unreadable."""
     context = ssl.create_default_context(cafile=certificate)
     if certificate is not None:
         context.check_hostname = False

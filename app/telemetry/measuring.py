@@ -48,7 +48,6 @@ STAGES: Final[Mapping[Stage, str]] = {
     "sync": "making a commit durable",
     "other": "between these: waiting for a thread, and bookkeeping",
 }
-"""All stages, with what happens in them."""
 
 
 STILL_SECONDS: Final = 30.0
@@ -59,7 +58,6 @@ class StageClock:
     """Counts every moment of a partition under one stage, from the first `enter` to `stop`; notices a standstill."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """Prepare; ``now`` is a clock in seconds."""
         self._now = now
         self._stage: Stage | None = None
         self._since = 0.0
@@ -78,10 +76,7 @@ class StageClock:
         self.enter(self._wait)
 
     def look(self, *, behind: bool) -> None:
-        """Count what has passed in this stage, and stay; ``behind``: there are records that were not taken yet.
-
-        In ``other`` nothing is counted yet, for `divide` may still say better where that time went.
-        """
+        """Count what has passed in this stage, and stay; ``behind``: there are records that were not taken yet."""
         self._wait = "fetch" if behind else "idle"
         if self._stage in {"fetch", "idle"}:
             self._stage = self._wait
@@ -138,10 +133,7 @@ class _Span(NamedTuple):
 
 
 class LagAge:
-    """Remembers of each fetch where it began and ended and when these two records were written; knows no clock.
-
-    Between them, timestamps are taken to rise evenly: nothing is done for each record.
-    """
+    """Remembers where each fetch began and ended, and when these records were written: time rises evenly between."""
 
     def __init__(self) -> None:
         self._spans: deque[_Span] = deque()
@@ -172,10 +164,9 @@ class LagAge:
         self._level = max(self._level, now)
 
     def age(self, offset: int, now: int) -> float | None:
-        """Return how many seconds ago the first record at or after ``offset`` was written; None if that is unknown.
+        """Return how many seconds ago the first record from ``offset`` on was written; None if that is unknown.
 
-        A record that was not seen yet is taken to be as old as the last one that was, unless there was nothing to take
-        since: then it came after that.
+        One that was not seen is as old as the last one that was, unless there was nothing to take since.
         """
         written = self._written(offset)
         return max(0.0, (now - written) / 1000) if written else None
@@ -220,9 +211,7 @@ class PartitionProgress:
     durable: int | None = None
     """The offset up to which they are durable downstream, where that is another number."""
     open_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Tokens in the open block of each split."""
     queued_bytes: int = 0
-    """Tokens that wait to be acknowledged."""
     stream: str = ""
     newest_timestamp: int = 0
     """Of a partition that is stored: when the newest source record with trainable tokens was written, in milliseconds
@@ -247,7 +236,7 @@ def measure(
 ) -> None:
     """Set all gauges of partitions; ``ends`` are their known ends, as `BatchConsumer.ends` returns them.
 
-    What waits has samples only where a broker is ``reached``: else the ends are old, and what waits is unknown.
+    What waits has samples only where a broker is ``reached``: else the ends are old.
     """
     now = time.time_ns() // 1_000_000
     for gauge in OF_PARTITIONS:
@@ -309,10 +298,7 @@ class MillMeter:
         self._open_tokens: dict[str, int] = {}
 
     def resumed(self, chains: Mapping[str, ChainMill], timestamp: int) -> None:
-        """Begin with the chains, by split, as they are: what their totals hold was counted by others.
-
-        ``timestamp`` is that of the last record before their place, 0 where there is none.
-        """
+        """Begin with the chains, by split, as they are; ``timestamp`` is that of the last record before, or 0."""
         self._chains = chains
         self._lag_age.begin(timestamp)
         self._look()

@@ -1,8 +1,7 @@
 """What a worker reports of itself: to its supervisor if it has one, else to those who scrape its metrics.
 
-A supervisor gets a heartbeat twice a second, and once a second while nothing changes: one JSON object a line on the
-file descriptor that `HEARTBEAT_VARIABLE` names. A worker beats from the moment it prepares, so that one that waits for
-something is not taken for a stuck one.
+A supervisor gets a heartbeat twice a second, once where nothing changes: a JSON object a line on the descriptor that
+`HEARTBEAT_VARIABLE` names, from the moment a worker prepares: one that waits for something is not stuck.
 """
 
 import asyncio
@@ -29,7 +28,6 @@ from .worker_metrics import BROKER, CERTIFICATE_END, PROCESS, WORKER
 Role = Literal["mill", "segment", "sequencer"]
 """What a worker of a service does; a sequencer runs where duplicates are looked for."""
 Sample = tuple[str, Mapping[str, str], float]
-"""Name, labels, value."""
 RISING: Final = frozenset({"counter", "histogram"})
 """Types of metrics whose samples may be added up over processes."""
 SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -101,7 +99,6 @@ class Fleet(Collector):
         self._lock = threading.Lock()
         self._living: dict[str, tuple[int, _Values]] = {}
         self._ended: dict[str, _Values] = {}
-        """What the ended processes of each worker counted, all together."""
 
     def heard(self, worker: str, pid: int, samples: Iterable[Sample]) -> None:
         """Take the present samples of a worker's process; another process than before begins at 0."""
@@ -216,10 +213,7 @@ class WorkerReporter:
         measure: Callable[[], None],
         not_ready: Callable[[], str | None],
     ) -> None:
-        """Prepare; `start` begins to report.
-
-        ``measure`` sets the gauges, ``status`` and ``not_ready`` say how the worker is.
-        """
+        """Prepare; ``measure`` sets the gauges, ``status`` and ``not_ready`` say how the worker is."""
         self._role = role
         self._settings = settings
         self._status = status

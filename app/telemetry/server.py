@@ -1,8 +1,7 @@
 """Serves the page for people, what it asks, ``/metrics`` and the probes in a thread, for the event loop may hang.
 
-The page is one file, which loads nothing: its policy allows its own style and script, by their hashes, and questions to
-the server that it came from. It holds no data, so it is for all; the answers to its questions are for those who have
-the token, where there is one.
+The page is one file, which loads nothing and holds no data, so it is for all; the answers to its questions are for
+those who have the token, where there is one.
 """
 
 import hmac
@@ -26,17 +25,20 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp.web import BaseRequest
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import SecretStr
 
 import tokenmill
+from tokenmill.errors import InputError
 from tokenmill.page_server import Page, Pages, PageServer, metrics_of
 from tokenmill.redaction import redacted
 
 from ..kafka.security import load_certificate
 from ..settings import Settings
-from ..settings.explain import DEFAULT_ORIGIN
+from ..settings.model import DEFAULT_ORIGIN
 from ..settings.values import as_variable
+from ..tools.produce.summary import Summary
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
@@ -51,33 +53,22 @@ AT_ONCE: Final = 200.0
 MakePage = Callable[[BaseRequest], Page]
 
 
-def people_page() -> MakePage:
-    """Return what gives the page."""
+def _people_page() -> MakePage:
     text = resources.files(__package__).joinpath(FILE).read_text("utf-8")
-    policy = [
-        "default-src 'none'",
-        *(f"{kind}-src {_hashed(text, kind)}" for kind in ("script", "style")),
-        "connect-src 'self'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-    page = Page(text.encode(), content_type=HTML, headers={"Content-Security-Policy": "; ".join(policy)})
+    own = "; ".join(f"{kind}-src {_hashed(text, kind)}" for kind in ("script", "style"))
+    others = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    policy = {"Content-Security-Policy": f"default-src 'none'; {own}; {others}"}
+    page = Page(text.encode(), content_type=HTML, headers=policy)
     return lambda _: page
 
 
 def _hashed(text: str, element: str) -> str:
-    """Return what a policy calls the content of the only element of this name."""
     (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
 def told(document: Callable[[], Mapping[str, Any]]) -> MakePage:
-    """Return what answers with a document as JSON, or with 304 to who has it.
-
-    A document that differs in nothing but ``at``, the moment of its making, is the same.
-    """
+    """Return what answers with a document as JSON, or with 304 to who has it, whatever its moment ``at``."""
 
     def page(request: BaseRequest) -> Page:
         known = document()
@@ -89,9 +80,7 @@ def told(document: Callable[[], Mapping[str, Any]]) -> MakePage:
     return page
 
 
-def store_page(settings: Settings) -> MakePage:
-    """Return what answers with what is in the store, or with 403 to who may not see it."""
-
+def _store_page(settings: Settings) -> MakePage:
     @cache
     def look() -> Any:
         from .store_look import StoreLook  # noqa: PLC0415 - it reads stores, which not every worker does
@@ -110,8 +99,7 @@ def store_page(settings: Settings) -> MakePage:
 def may_see_texts(settings: Settings, request: BaseRequest) -> bool:
     """Whether who asks may see what records say: with the token, or else on this machine alone.
 
-    The name that a browser asked for must be this machine's as well: another server's page may have its own name
-    stand for this address.
+    The name that a browser asked for must be local as well: another server's may stand for this address.
     """
     return settings.http_token is not None or (_here(settings.metrics_host) and _here(_host(request)))
 
@@ -203,10 +191,7 @@ class Probes:
         self._turned = now()
 
     def turn(self, not_ready: str | None, stopped: str | None = None) -> None:
-        """Take note that the event loop turns, and why no work can be done now; call this in it, again and again.
-
-        ``stopped`` is what part of the work is halted or waits, and why.
-        """
+        """Note that the event loop turns, why no work can be done, and what of it is ``stopped``; again and again."""
         self._not_ready = not_ready
         self._stopped = stopped
         self._turned = self._now()
@@ -237,10 +222,8 @@ def serving(
 ) -> Iterator[str | None]:
     """Serve while the block runs, where the settings want it; ``status`` is called in the server's thread.
 
-    ``origins`` says where settings came from, in words.
-
-    An address that cannot be had is told in the log and nothing is served: work is never stopped over its numbers.
-    Then the block gets that in words. Raises SettingsError where a file of TLS cannot be used.
+    An address that cannot be had is logged, and the block gets that in words: work is never stopped over its numbers.
+    Raises SettingsError where a file of TLS cannot be used.
     """
     if not settings.metrics_port:
         yield None
@@ -294,9 +277,9 @@ def pages(
         registry.register(collector)
     asked = Asked(settings.http_token)
     return {
-        "/": people_page(),
+        "/": _people_page(),
         "/api/status": asked.only(told(status)),
-        "/api/store": asked.only(store_page(settings)),
+        "/api/store": asked.only(_store_page(settings)),
         "/api/settings": asked.only(told(lambda: in_force(settings, origins))),
         "/metrics": asked.only(metrics_of(registry)),
         "/healthz": lambda _: _probed(probes.unhealthy()),
@@ -306,3 +289,58 @@ def pages(
 
 def _probed(wrong: str | None) -> Page:
     return Page(f"{wrong or 'ok'}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK)
+
+
+FIGURES: Final[dict[str, tuple[str, Callable[[Summary], float]]]] = {
+    "documents": (
+        "Documents that the brokers acknowledged to this call of `tokenmill produce` (produce only).",
+        lambda summary: summary.documents,
+    ),
+    "bytes": ("Bytes of their records' values (produce only).", lambda summary: summary.bytes),
+    "refused": ("What was no document, and passed over, in the whole run (produce only).", lambda run: run.refused),
+    "read_bytes": ("Bytes of the sources that the whole run has read (produce only).", lambda run: run.bytes_read),
+}
+_PORTS: Final = range(1, 1 << 16)
+
+
+class ProduceCollector(Collector):
+    """Reads the figures of a run when it is scraped."""
+
+    def __init__(self, latest: Callable[[], Summary | None]) -> None:
+        self._latest = latest
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, without samples before the run has begun."""
+        summary = self._latest()
+        for name, (meaning, figure) in FIGURES.items():
+            family = CounterMetricFamily(f"tokenmill_produced_{name}", meaning, labels=["topic"])
+            if summary is not None:
+                family.add_metric([summary.topic], figure(summary))
+            yield family
+
+
+@contextmanager
+def run_served(settings: Settings, port: int | None, latest: Callable[[], Summary | None]) -> Iterator[None]:
+    """Serve the metrics of a run at a port of ``metrics_host`` while the block runs; without a port, nothing.
+
+    Raises InputError where the address cannot be had, SettingsError where a file of TLS cannot be used.
+    """
+    if port is None:
+        yield
+        return
+    if port not in _PORTS:
+        raise InputError(f"--metrics-port is {port}: give a number from 1 to 65535")
+    registry = CollectorRegistry()
+    registry.register(ProduceCollector(latest))
+    pages = {"/metrics": Asked(settings.http_token).only(metrics_of(registry))}
+    try:
+        server = PageServer(settings.metrics_host, port, pages, tls_of(settings))
+        server.start()
+    except OSError as error:
+        raise InputError(
+            f"{settings.metrics_host}:{port} cannot be used ({error.strerror or error}): give another --metrics-port"
+        ) from error
+    try:
+        yield
+    finally:
+        server.stop()

@@ -1,7 +1,6 @@
 """What ``/api/status`` answers, one JSON object: of a supervisor with its workers, or of a worker that runs alone.
 
-Reasons are those of a closed set (`TokenMillError.brief`): nothing that a record says is shown here. The log, and
-the live view of `tokenmill up`, say the rest.
+Reasons are those of a closed set (`TokenMillError.brief`), with nothing that a record says; the log says the rest.
 """
 
 import time
@@ -52,7 +51,6 @@ class WorkerStatus:
     restart_in: float | None
     """Seconds until the next process is started, where there is none."""
     partitions: tuple[str, ...]
-    """What it owns, as ``topic/number``."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """Work done by its process since that began (`app.telemetry.reporting`); the next one begins at 0."""
 
@@ -69,12 +67,10 @@ class StatusSnapshot:
     """Since when no broker answers, in seconds since 1970; None while one does."""
     said: Said
     owners: Mapping[str, str]
-    """The worker of each partition that has one."""
     ends: Mapping[str, int | None] = field(default_factory=dict)
     """The offset after the last record of each partition, where the brokers say."""
     workers: Collection[WorkerStatus] = ()
     eras: Mapping[str, int] = field(default_factory=dict)
-    """Eras in the store, by stream."""
     halts: Mapping[str, str] = field(default_factory=dict)
     """What other than a partition is halted, such as a stream's eras, and why in short."""
     waits: Mapping[str, str] = field(default_factory=dict)
@@ -103,15 +99,13 @@ class StatusSnapshot:
 
     def document(self) -> dict[str, Any]:
         """Return the object."""
+        service = {"role": self.role, "service": identity(self.settings, self.role), "at": time.time()}
+        ready = {"ready": self.not_ready is None, "not_ready": self.not_ready, "away_since": self.away_since}
         return {
             "version": VERSION,
             "tokenmill": tokenmill.__version__,
-            "role": self.role,
-            "service": identity(self.settings, self.role),
-            "at": time.time(),
-            "ready": self.not_ready is None,
-            "not_ready": self.not_ready,
-            "away_since": self.away_since,
+            **service,
+            **ready,
             "halted": self.halted,
             "waiting": self.waiting,
             "workers": [asdict(worker) for worker in self.workers],
@@ -128,7 +122,6 @@ class StatusSnapshot:
         return sorted({*self.said, *self.ends}, key=_place)
 
     def _said(self, name: str) -> Mapping[str, Any]:
-        """Return what its worker says of a partition; nothing where none has it."""
         return self.said.get(name, {}) if name in self.owners else {}
 
     def _waits_for(self, name: str) -> str | None:
@@ -144,11 +137,13 @@ class StatusSnapshot:
         said, end, owner = self.said.get(name, {}), self.ends.get(name), self.owners.get(name)
         topic, number = _place(name)
         position, halted_by, waits_for = said.get("position"), self._said(name).get("halted_by"), self._waits_for(name)
+        state = "unowned" if owner is None else "waiting" if waits_for else _state(said)
+        lag = max(0, end - position) if end is not None and position is not None else None
         return {
             "topic": topic,
             "partition": number,
             "worker": owner,
-            "state": "unowned" if owner is None else "waiting" if waits_for else _state(said),
+            "state": state,
             "halted": halted_by,
             "why": halted_by or waits_for,
             "position": position,
@@ -156,7 +151,7 @@ class StatusSnapshot:
             "chains": said.get("chains", {}),
             "dead_letter": said.get("dead_letter"),
             "end": end,
-            "lag": max(0, end - position) if end is not None and position is not None else None,
+            "lag": lag,
         }
 
 

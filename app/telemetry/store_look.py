@@ -1,7 +1,7 @@
 """What ``/api/store`` answers: the newest blocks of a store as text, how long documents are, and who trains on them.
 
 A disk or a trainer may hang, so a thread of its own looks, and only after somebody asked; an answer is what it found
-last. This is all that a service shows of what records say: `app.telemetry.server.may_see_texts` says to whom.
+last. `app.telemetry.server.may_see_texts` says who gets texts.
 """
 
 import http.client
@@ -23,7 +23,6 @@ from ..milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
 from ..settings import Settings
 
 FRESH_SECONDS: Final = 10.0
-"""Between two looks."""
 STREAMS: Final = 20
 """Of a store that are looked at ..."""
 PARTITIONS: Final = 4
@@ -38,7 +37,6 @@ RUNS: Final = 64
 """Rows of one address."""
 PREFIX: Final = "tokenmill_trainer_"
 FIGURES: Final = frozenset({"step", "behind_eras", "tokens_total", "wait_seconds_total", "work_seconds_total"})
-"""Of a trainer, shown."""
 
 
 class StoreLook:
@@ -93,28 +91,17 @@ class StoreLook:
             self._engines[info.fingerprint] = open_engine(TokenizerFile(name, read_tokenizer(store, info)), REFERENCE)
         engine, number = self._engines[info.fingerprint], reader.blocks - 1
         tokens = reader.read(number)[:SHOWN_TOKENS].tolist()
-        pieces = [piece for piece in reader.documents(number) if piece.start < len(tokens)]
-        return {
-            "partition": partition,
-            "block": number,
-            "tokens": reader.block_tokens,
-            "shown": len(tokens),
-            "pieces": [
-                {
-                    "offset": piece.offset,
-                    "position": piece.position,
-                    "text": engine.decode(tokens[piece.start : piece.stop]),
-                }
-                for piece in pieces
-            ],
-        }
+        pieces = [
+            {"offset": one.offset, "position": one.position, "text": engine.decode(tokens[one.start : one.stop])}
+            for one in reader.documents(number)
+            if one.start < len(tokens)
+        ]
+        shown = {"tokens": reader.block_tokens, "shown": len(tokens), "pieces": pieces}
+        return {"partition": partition, "block": number, **shown}
 
 
 def _lengths(reader: PartitionReader) -> Counter[int]:
-    """Count the documents that begin in the newest blocks by the power of two that their tokens reach.
-
-    The one behind which nothing comes may go on, and is left out.
-    """
+    """Count the documents that begin in the newest blocks by the power of two of their tokens; the last may go on."""
     documents: dict[int, int] = {}
     begun: set[int] = set()
     for number in range(max(reader.first_block, reader.blocks - BLOCKS), reader.blocks):
@@ -128,7 +115,6 @@ def _lengths(reader: PartitionReader) -> Counter[int]:
 
 
 def _trainers(address: str) -> list[dict[str, Any]]:
-    """Return a row for each run of which the metrics at an address tell; one with an error where they do not."""
     rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     connection = http.client.HTTPConnection(address, timeout=TRAINER_SECONDS)
     try:

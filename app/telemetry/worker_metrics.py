@@ -1,7 +1,6 @@
 """What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
 
-Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process;
-what shows them adds up what earlier processes of the worker counted (`app.telemetry.reporting`).
+Counters count work done since the process began: what a crash made necessary again counts again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +18,6 @@ from ..milling.user_function import FUNCTION_FAILED, REJECTED
 from ..settings import Stream
 
 WORKER: Final = CollectorRegistry()
-"""All that follows."""
 PROCESS: Final = CollectorRegistry()
 """Memory, CPU seconds and open files of this process; the supervisor has them as well."""
 ProcessCollector(registry=PROCESS)
@@ -42,9 +40,7 @@ BROKER_UP: Final = Gauge(
 )
 BROKER_UP.set_function(lambda: float(CONTACT.away_since is None))
 BROKER_LAST_ANSWER: Final = Gauge(
-    "tokenmill_broker_last_answer_timestamp_seconds",
-    "When (Unix) a broker last answered the process.",
-    registry=BROKER,
+    "tokenmill_broker_last_answer_timestamp_seconds", "When (Unix) a broker last answered the process.", registry=BROKER
 )
 BROKER_LAST_ANSWER.set_function(lambda: CONTACT.last_answer)
 
@@ -232,7 +228,6 @@ PACKING_TOKENS_KINDS: Final = ("padding", "left_out")
 """Which counts of a packing are tokens, as the totals call them."""
 
 STEP_RESULTS: Final = ("passed", "filtered", "dead_lettered")
-"""What becomes of a document at a step."""
 
 
 def steps_at_zero(streams: Iterable[Stream], labels: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Final, NoReturn
 
 import structlog
@@ -20,16 +20,13 @@ RESUME_CODE: Final = 75
 HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
 """What a new start cannot correct: a supervisor gives up on these exit codes. `DiskError`, which may pass, has another
 one."""
-HOPELESS_CODES: Final = frozenset(error.exit_code for error in HOPELESS)
+HOPELESS_CODES: Final[Mapping[int, type[TokenMillError]]] = {error.exit_code: error for error in HOPELESS}
 
 log = structlog.get_logger(__name__)
 
 
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
-    """End this process now, without shutting anything down in order: what is not durable yet never happened.
-
-    The log says why, with the traceback of an ``error`` that is neither ours nor that a broker was not reached.
-    """
+    """End this process now: what is not durable yet never happened. The log says why, ``error`` included."""
     trace = None if is_unreached(error) or isinstance(error, TokenMillError) else error
     if not isinstance(error, MemoryError):  # of which a record in hand may have taken most
         Board.inherited().pardon()
@@ -43,7 +40,7 @@ def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | 
 
 def end_for(error: BaseException) -> NoReturn:
     """End this process because of an error that nothing here can get over."""
-    if isinstance(error, (*HOPELESS, BrokerError)):  # a broker may come back, but its absence has a code of its own
+    if isinstance(error, (*HOPELESS, BrokerError)):  # a broker may come back, but its absence has its own code
         end_process(str(error), code=error.exit_code)
     if isinstance(error, TokenMillError):
         end_process(str(error), code=RESUME_CODE)
@@ -56,8 +53,7 @@ def end_for(error: BaseException) -> NoReturn:
 async def or_end(work: Awaitable[object]) -> None:
     """Await ``work``; any error in it, panics of native code included, ends this process by `end_for`.
 
-    Otherwise Faust would go on over a hole or stop in silence, and the error of a task that is not awaited would be
-    lost. Cancelling passes, and so does closing: the work was not to be done any more.
+    Else Faust would go on over a hole or stop in silence. Cancelling passes, and so does closing.
     """
     try:
         await work

@@ -1,12 +1,9 @@
-"""Which records are being worked on at this moment, and which were when workers died: who may be to blame.
+"""Which records are being worked on, and which were when workers died: who may be to blame.
 
-Each partition notes what a thread has in hand: the records of a fetch, and where it can, one of them. The notes are in
-memory that the supervisor shares, where there is one, because a process that dies cannot report. What was noted at a
-death the supervisor writes into a file that all its workers read.
-
-Records that were in flight at a death are worked on one by one, and no two of them at once in this process. At the
-third death that is noted for the same ones, the partition halts before them. That is no outcome: what becomes of a
-record depends on its bytes alone, and a worker that can work on it, with more memory for example, does.
+The notes are in memory that a supervisor shares, because a process that dies cannot report. What was noted at a death
+it writes into a file that all its workers read. Records that were in flight at a death are worked on one by one; at the
+third for the same ones, the partition halts before them. That is no outcome: what becomes of a record depends on its
+bytes alone.
 """
 
 import asyncio
@@ -26,17 +23,7 @@ from typing import IO, Any, Final, NamedTuple, TypeVar
 
 from aiokafka import TopicPartition
 
-from tokenmill.errors import (
-    DamagedError,
-    DeadlyRecordError,
-    DifferenceError,
-    EngineError,
-    FingerprintError,
-    GapError,
-    PanicError,
-    RegistryError,
-    SourceError,
-)
+from tokenmill import errors
 from tokenmill.records import SourceRecord
 
 from ..kafka.fetched_batches import FetchedBatch, PackedBatch
@@ -218,8 +205,8 @@ class Deaths:
 def deadly(deaths: Collection[RecordsInFlight], skips: Collection[int] = ()) -> RecordsInFlight | None:
     """Return the records, mostly one, that were in flight at `MOST_DEATHS` of a partition; None where none were.
 
-    They were noted as such at two of them at least, so that they are not merely among the neighbours of others. What a
-    person has skipped since is tried as often again.
+    Two of them name these alone, so that they are no neighbours of others. What is in ``skips`` is tried as often
+    again.
     """
     for one in sorted(set(deaths), key=lambda noted: noted.last - noted.first):
         around = [death for death in deaths if death.first <= one.first and one.last <= death.last]
@@ -230,15 +217,14 @@ def deadly(deaths: Collection[RecordsInFlight], skips: Collection[int] = ()) -> 
 
 
 HALTING: Final = (
-    *(SourceError, GapError, DifferenceError, DamagedError, FingerprintError, EngineError),
-    DeadlyRecordError,
+    *(errors.SourceError, errors.GapError, errors.DifferenceError, errors.DamagedError),
+    *(errors.FingerprintError, errors.EngineError, errors.DeadlyRecordError),
 )
 """What a new start does not get over for this partition, while the others can go on: it waits until a person acts."""
 ROOM: Final = 8 << 20
 """Bytes of keys, values and headers that are unpacked before they are milled: compressed, a fetch may hold a thousand
 times what it takes on the wire."""
 HEADER_BYTES: Final = 100
-"""What a header takes as an object."""
 
 T = TypeVar("T")
 
@@ -260,10 +246,7 @@ class Containment:
         self._deadly = deadly(self._known, skips)
 
     async def shares(self, batch: FetchedBatch) -> AsyncIterator[FetchedBatch]:
-        """Divide what a fetch brought into what is fed at once; the last share has the fetch's position.
-
-        Raises DeadlyRecordError: what comes next has killed workers; all before it was yielded.
-        """
+        """Divide what a fetch brought into what is fed at once; the last has its position. Raises DeadlyRecordError."""
         fetched, position = deque(batch.records), -1
         while fetched:
             for records in self.runs(await asyncio.to_thread(self._unpack, fetched)):
@@ -299,21 +282,25 @@ class Containment:
             yield from ([record] for record in together) if alone else [together]
 
     def work(self, first: int, last: int, action: Callable[[], T]) -> T:
-        """Do something with records from ``first`` to ``last``, in a thread, and note it.
+        """Do something with records, in a thread, and note it; what ends the process leaves the note.
 
-        What ends the process leaves the note; what the partition halts over, or waits for, does not. Raises
-        DeadlyRecordError where these records have killed workers.
+        Raises DeadlyRecordError where these records have killed workers.
         """
         with self._board.alone() if self._were_in_flight(first, last) else nullcontext():
-            self._require_harmless(first, last)
+            found = self._deadly
+            if found is not None and found.first <= first and last <= found.last:
+                raise errors.DeadlyRecordError(
+                    f"{MOST_DEATHS} workers have died while they worked on {found}: skip it, or start the service "
+                    "again, with more memory for example; it is not tried before"
+                )
             self.note(first, last)
             try:
                 done = action()
-            except PanicError as error:
+            except errors.PanicError as error:
                 words = f"{error}; to go on without it: {self.note.hanging(0)}"
                 self.note.done()
-                raise PanicError(words) from error
-            except (*HALTING, RegistryError):
+                raise errors.PanicError(words) from error
+            except (*HALTING, errors.RegistryError):
                 self.note.done()
                 raise
             except BaseException:
@@ -324,11 +311,3 @@ class Containment:
 
     def _were_in_flight(self, first: int, last: int) -> bool:
         return any(one.meets(first, last) for one in self._known)
-
-    def _require_harmless(self, first: int, last: int) -> None:
-        found = self._deadly
-        if found is not None and found.first <= first and last <= found.last:
-            raise DeadlyRecordError(
-                f"{MOST_DEATHS} workers have died while they worked on {found}: skip it, or start the service again, "
-                "with more memory for example; it is not tried before"
-            )

@@ -81,7 +81,6 @@ class StreamWorker(ABC, Generic[P]):
         self._tasks.append(asyncio.create_task(or_end(work), name=name))
 
     def _ends(self) -> Mapping[TP, tuple[int, int]]:
-        """Return the known ends of owned partitions (`BatchConsumer.ends`); none before the first one is owned."""
         return self._app.batch_consumer.ends() if self.partitions.owned else {}
 
     def _measure(self) -> None:
@@ -109,30 +108,23 @@ STOP_SECONDS: Final = 8.0
 """How long a worker may take to end in order while brokers answer; it takes about one. `docker stop` waits for 10, a
 supervisor for 15."""
 LOOK_SECONDS: Final = 0.25
-"""How often it is looked whether a broker still answers meanwhile."""
 
 
 class Worker(faust.Worker):
-    """A Faust worker that ends within `STOP_SECONDS` of being asked to.
+    """A Faust worker that ends within `STOP_SECONDS` of being asked to: Faust can wait for ever.
 
-    Faust can wait for ever: the signal may come while a rebalance waits for the very thread that is to be stopped. To
-    end in order is a courtesy to the group and to the readers of the log; what is not durable then is done again.
+    The signal may come while a rebalance waits for the very thread that is to be stopped. To end in order is a courtesy
+    to the group and to the readers of the log; what is not durable then is done again.
     """
 
     def _on_sigusr1(self) -> None:
-        """Write where all threads are to standard error, without the local variables that Faust would add.
-
-        Those hold passwords and records.
-        """
+        """Write where all threads are, without local variables, as Faust would: those hold passwords and records."""
         faulthandler.dump_traceback()
 
     _on_sigusr2 = _on_sigusr1  # Faust would start a debugger, without a terminal
 
     async def stop(self) -> None:
-        """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed.
-
-        Where no broker answers, the group cannot be told, and finds out by itself.
-        """
+        """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed."""
         code = RESUME_CODE if self.crashed else 0
         Board.inherited().pardon()
         threading.Thread(target=_end_in_time, args=[code], name="end", daemon=True).start()

@@ -17,18 +17,11 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import aiokafka
@@ -36,12 +29,13 @@ import faust
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError
+from faust.auth import OAuthCredentials, SASLCredentials, SSLCredentials
 from faust.transport.conductor import Conductor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from ..kafka.clients import FETCHER_TURN_MS
+from ..kafka.clients import FETCHER_TURN_MS, METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
 from ..kafka.cluster import (
     NO_LEADER,
     is_connected,
@@ -52,10 +46,11 @@ from ..kafka.cluster import (
     require_tested,
 )
 from ..kafka.fetched_batches import FetchedBatch, packed_batches
-from ..kafka.security import refused_time
+from ..kafka.security import login_tokens, password, refused_time, ssl_context
+from ..kafka.topics import JOINED_BYTES, needed_topics
+from ..settings import ConnectionSettings, Settings
 from ..telemetry import worker_metrics as metrics
 from .ending import end_process, or_end
-from .faust_setup import fetch_share
 
 require_tested("faust-streaming", faust.__version__)
 
@@ -71,6 +66,79 @@ GATHER_WAIT_MS: Final = 100
 log = structlog.get_logger(__name__)
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The transport's services log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of one partition in one fetch (compressed, as in the log). Smaller ones cost more for what is done
+once a fetch, larger ones for memory that the processor's caches do not hold: at 1 and 8 MiB, a sixth more."""
+FETCHED_BYTES: Final = 8 * FETCH_BYTES
+"""Most bytes of all partitions of a worker in one fetch, of which each gets its share. Bounds memory, with queues."""
+LEAST_FETCH_BYTES: Final = 1280 * 1024
+"""A share is no smaller: a message of the usual size, and its header. Kafka gives what is larger all the same, but of
+one partition in a fetch."""
+QUEUED_BATCHES: Final = 3
+"""Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
+NO_DIRECTORY: Final = Path(os.devnull) / "faust"
+"""Where Faust keeps tables; there are none, and below a device there is nothing that anybody could put there."""
+NEVER_SECONDS: Final = 10 * 86400.0
+"""Faust lets a worker leave its group when its records are not asked for so long, and never lets it return."""
+REQUEST_SECONDS: Final = 10.0
+"""Shortest time after which an unanswered request is given up. A connection that says nothing any more is noticed by
+that alone, and Faust's 90 s would let a worker stand for as long. Twice the session time-out where that is more: the
+brokers hold a member's request to join for as long as one session."""
+
+
+def fetch_share(partitions: int) -> int:
+    """Return the most bytes that a fetch brings of each of ``partitions``."""
+    return max(LEAST_FETCH_BYTES, min(FETCH_BYTES, FETCHED_BYTES // max(1, partitions)))
+
+
+def faust_options(settings: Settings) -> dict[str, Any]:
+    """Return the keyword arguments of `faust.App`; raises SettingsError where a file of a setting cannot be used."""
+    brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
+    request_seconds = max(REQUEST_SECONDS, 2 * settings.session_timeout)
+    largest = max(JOINED_BYTES, *(topic.max_message_bytes for topic in needed_topics(settings))) + RECORD_OVERHEAD_BYTES
+    return {
+        "broker": brokers,
+        **_security(settings),
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+        "store": "memory://",
+        "datadir": NO_DIRECTORY,
+        "web_enabled": False,  # Faust's page says OK whatever happens
+        "topic_disable_leader": True,  # no table, so no leader topic
+        "topic_allow_declare": False,  # topics are made by `tokenmill topics`, with the settings that they need
+        "table_standby_replicas": 0,  # plain round-robin assignment
+        "stream_wait_empty": False,  # a rebalance does not wait for events: positions come from the data
+        "stream_buffer_maxsize": QUEUED_BATCHES,
+        "consumer_max_fetch_size": FETCH_BYTES,  # until partitions are assigned
+        "consumer_auto_offset_reset": "earliest",  # never used: the transport sets "none"
+        "consumer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        "producer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        "producer_linger": 0,  # one message is in flight: waiting for a second one would only delay it
+        "producer_max_request_size": largest,
+        "producer_request_timeout": request_seconds,
+        "broker_request_timeout": request_seconds,
+        "broker_session_timeout": settings.session_timeout,
+        "broker_rebalance_timeout": settings.session_timeout,
+        "broker_heartbeat_interval": settings.session_timeout / 10,
+        "broker_max_poll_interval": NEVER_SECONDS,
+        "broker_commit_interval": 3.0,  # only others read what is committed: a worker goes on from what is durable
+        "broker_check_crcs": True,
+    }
+
+
+def _security(settings: ConnectionSettings) -> Mapping[str, Any]:
+    context = ssl_context(settings) if settings.encrypts else None
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        return {"broker_credentials": OAuthCredentials(oauth_cb=login_tokens(settings), ssl_context=context)}
+    if settings.logs_in:
+        credentials = SASLCredentials(
+            username=settings.sasl_username,
+            password=password(settings, "sasl"),
+            mechanism=settings.sasl_mechanism,
+            ssl_context=context,
+        )
+        return {"broker_credentials": credentials}
+    return {"broker_credentials": SSLCredentials(context)} if context else {}
 
 
 class OwnedPartition(Protocol):
@@ -100,7 +168,6 @@ class Partitions(Generic[P]):
     """What both apps do with partitions; all in the event loop of the app."""
 
     def __init__(self, open_partition: Callable[[TP], P]) -> None:
-        """Make partitions with ``open_partition``."""
         self.owned: dict[TP, P] = {}
         self._open = open_partition
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,13 +202,11 @@ class Partitions(Generic[P]):
         end_process("the consumer cannot go on", error=error)
 
     async def feed_all(self, batches: AsyncIterable[FetchedBatch]) -> None:
-        """Hand each batch to its partition, if it is still owned; an error ends the process.
+        """Hand each batch to its partition, if it is still owned; an error ends the process. All that an actor does.
 
-        This is all that an agent's actor does, for one partition. When the partition moves to another worker, Faust
-        cancels it in the middle of whatever it does. It ends in order then: Faust would take a cancelled actor for one
-        that crashed, start it again, and end the worker at the second in 10 ms. The stream is closed on return: left to
-        the garbage collector, it could still be registered for its partition at the next assignment, and Faust ends a
-        worker over that.
+        When the partition moves to another worker, Faust cancels it in the middle of whatever it does. It ends in order
+        then, and closes the stream: Faust would start a cancelled actor again, and end the worker at the second in 10
+        ms, or over a stream that the garbage collector has not closed before the next assignment.
         """
         stream = cast("AsyncGenerator[FetchedBatch, None]", aiter(batches))
         with suppress(asyncio.CancelledError):
@@ -262,7 +327,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return records
 
     def _positions(self) -> dict[TP, int]:
-        """Return the positions of the started partitions, as the last fetch left them."""
         subscription = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the public call waits
         assignment = subscription.assignment if subscription is not None else None
         if assignment is None:
@@ -318,10 +382,7 @@ class BatchConsumer(driver.Consumer):
         return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def start_partition(self, tp: TP, offset: int) -> int | None:
-        """Let the partition flow from ``offset``.
-
-        Returns the generation with which its records will be stamped, or None when it was revoked meanwhile.
-        """
+        """Let the partition flow from ``offset``; return the generation of its records, None when it was revoked."""
         self._passed[tp] = offset
         generation: int | None = await self._thread.call_thread(self._thread.start_at, tp, offset)
         return generation
@@ -364,7 +425,6 @@ class BatchConsumer(driver.Consumer):
             self.handler.failed(error)
 
     def _deliver(self, records: StampedRecords) -> None:
-        """Put one event, a `FetchedBatch`, on the queue of each partition's agent."""
         brought = {TP(tp.topic, tp.partition): batch for tp, batch in records.items()}
         for tp in brought.keys() | records.positions.keys():
             position = records.positions.get(tp, 0)
@@ -372,19 +432,8 @@ class BatchConsumer(driver.Consumer):
                 continue
             batch = FetchedBatch(tp, brought.get(tp, ()), position, records.generations.get(tp, 0))
             self._passed[tp] = position
-            message = ConsumerMessage(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=position,
-                timestamp=0.0,
-                timestamp_type=0,
-                headers=None,
-                key=None,
-                value=b"",
-                checksum=None,
-                tp=tp,
-                generation_id=self.app.consumer_generation_id,
-            )
+            generation, nothing = self.app.consumer_generation_id, (0.0, 0, None, None, b"", None)
+            message = ConsumerMessage(tp.topic, tp.partition, position, *nothing, tp=tp, generation_id=generation)
             message.tracked = True
             event = self.app.create_event(None, batch, None, message)
             high, drop = self._pressure_callbacks(tp)
@@ -430,8 +479,8 @@ class DurableProducer(driver.Producer):
 class AssignedConductor(Conductor):
     """A conductor that forgets the streams of lost partitions by itself, whatever their actors are still doing.
 
-    Faust's ends the worker over a stream that is registered for a partition that is not assigned: one whose actor is
-    being stopped by two tasks at once, a rebalance and the end of the worker, of which the second waits for nothing.
+    Faust's ends the worker over a stream of a partition that is not assigned: one whose actor is being stopped by two
+    tasks at once, a rebalance and the end of the worker, of which the second waits for nothing.
     """
 
     async def on_partitions_assigned(self, assigned: set[TP]) -> None:
@@ -504,8 +553,7 @@ class BatchApp(faust.App):
     ) -> int:
         """Return a record's offset once all in-sync replicas have it.
 
-        Raises ClockError where the brokers do not take records of our time; and NotReady where the app ends, and its
-        producer has ended.
+        Raises ClockError where the brokers do not take records of our time, NotReady where the producer has ended.
         """
         try:
             metadata = await self.producer.send_and_wait(
@@ -520,10 +568,7 @@ class BatchApp(faust.App):
         return len(await self._sender.partitions_for(topic))
 
     def leader(self, tp: TP) -> object:
-        """Return what identifies a partition's leader and the connection to it; differs after either changed.
-
-        No log loses anything without one of these: a leader that comes back has cut its connections.
-        """
+        """Return what identifies a partition's leader and connection: no log loses anything without a change of one."""
         return leader_and_connection(self._sender, TopicPartition(tp.topic, tp.partition))
 
     @property

@@ -6,13 +6,12 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from tokenmill.app.supervisor.export import WorkersCollector
+from tokenmill.app.supervisor.supervisor import WorkersCollector
 from tokenmill.app.supervisor.worker_slot import CAUSES
 from tokenmill.app.telemetry import worker_metrics as worker
 from tokenmill.app.telemetry.measuring import STAGES, STATES
-from tokenmill.app.telemetry.produce_metrics import ProduceCollector
 from tokenmill.app.telemetry.reporting import SUFFIXES
-from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
+from tokenmill.app.telemetry.server import BUILD, BUILD_HELP, ProduceCollector
 from tokenmill.app.telemetry.worker_metrics import PROCESS
 
 HEAD: Final = """\

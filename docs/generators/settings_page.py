@@ -9,8 +9,15 @@ from pydantic.fields import FieldInfo
 
 from tokenmill.app.milling.decoding import MODES
 from tokenmill.app.milling.duplicates.parameters import KINDS
-from tokenmill.app.settings.connections import ConnectionSettings, RegistrySettings
-from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, SECRETS, Settings, TopicSettings, described
+from tokenmill.app.settings.model import (
+    ENVIRONMENT_PREFIX,
+    SECRETS,
+    ConnectionSettings,
+    RegistrySettings,
+    Settings,
+    TopicSettings,
+    described,
+)
 from tokenmill.app.settings.values import (
     as_variable,
     parse_decode,

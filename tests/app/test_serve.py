@@ -7,7 +7,7 @@ import pytest
 from tests.app.commands import invoke
 from tokenmill.app.cli import serving
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import WatchLimits
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import SettingsError
 
 

@@ -20,9 +20,9 @@ from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
+from tokenmill.app.supervisor.supervisor import Event, Supervisor
 from tokenmill.app.tasks import beside
-from tokenmill.app.worker.cluster import Cluster
+from tokenmill.app.worker.watchdog import Cluster, WatchLimits
 from tokenmill.errors import FingerprintError
 
 SECONDS = 60.0

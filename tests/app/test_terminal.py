@@ -27,7 +27,7 @@ from rich.progress import Progress
 
 import tokenmill
 from tokenmill.app.cli import output, reading_options
-from tokenmill.app.cli.dead_letters import letters_table, values
+from tokenmill.app.cli.dead_letters import _letters_table, values
 from tokenmill.app.cli.output import PlainColumn
 from tokenmill.app.cli.progress import ProgressLine
 from tokenmill.app.kafka.clients import connection
@@ -102,7 +102,7 @@ def shown_table(text: str) -> None:
 
 def shown_letter(text: str) -> None:
     """Show it as a dead letter, in a list and alone."""
-    output.show_table(letters_table([letter_of(text)]))
+    output.show_table(_letters_table([letter_of(text)]))
     output.show_table(pairs(values(letter_of(text))))
     output.show_json(values(letter_of(text)))
 

@@ -19,21 +19,19 @@ from tokenmill.app.kafka.fetched_batches import FetchedBatch, unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import transport as transport_module
-from tokenmill.app.worker.faust_setup import (
+from tokenmill.app.worker.transport import (
     FETCH_BYTES,
+    FETCH_WAIT_MS,
     FETCHED_BYTES,
+    GATHER_WAIT_MS,
     LEAST_FETCH_BYTES,
     QUEUED_BATCHES,
-    faust_options,
-    fetch_share,
-)
-from tokenmill.app.worker.transport import (
-    FETCH_WAIT_MS,
-    GATHER_WAIT_MS,
     BatchApp,
     BatchConsumer,
     LeaderChangedError,
     Partitions,
+    faust_options,
+    fetch_share,
 )
 
 RECORDS = 60

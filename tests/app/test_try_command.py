@@ -100,11 +100,11 @@ def test_interrupted_it_shows_the_figures_so_far(
     for name in range(30):
         lines_of(tmp_path / f"{name}.jsonl", "one", "one two three")
 
-    def press(_line: trying.TrialProgressLine, _progress: TrialProgress) -> None:
-        monkeypatch.setattr(trying.TrialProgressLine, "__call__", lambda *_: None)
+    def press(_line: trying._TrialProgressLine, _progress: TrialProgress) -> None:
+        monkeypatch.setattr(trying._TrialProgressLine, "__call__", lambda *_: None)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(trying.TrialProgressLine, "__call__", press)
+    monkeypatch.setattr(trying._TrialProgressLine, "__call__", press)
     code, out, err = run(".", "--steps", STEPS)
     assert code == 128 + number
     documents = int(out.split()[0])

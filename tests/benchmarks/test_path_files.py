@@ -17,4 +17,4 @@ def test_each_path_has_its_files() -> None:
     assert {"app/milling/partition_mill.py", "app/mill/publisher.py"} <= {*record.split()}
     assert {"app/segments/token_partition.py", "tokenmill/store/writer.py"} <= {*message.split()}
     assert {"consumers/sample_lookup.py"} <= {*batch.split()}
-    assert not {"app/mill/era_closing.py", "app/worker/cluster.py"} & {*record.split()}
+    assert not {"app/mill/era_closing.py", "app/worker/watchdog.py"} & {*record.split()}

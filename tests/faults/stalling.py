@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 
 from tokenmill.app.cli import main
-from tokenmill.app.worker import faust_setup as faust_settings
+from tokenmill.app.worker import transport as faust_settings
 
 VARIABLE: Final = "STALL"
 FETCH_BYTES: Final = 1 << 20

@@ -9,7 +9,8 @@ from pathlib import Path
 from tests.faults.serving import WAIT_SECONDS
 from tests.marked import until
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Supervisor, WatchLimits
+from tokenmill.app.supervisor.supervisor import Supervisor
+from tokenmill.app.worker.watchdog import WatchLimits
 
 
 class Supervised:

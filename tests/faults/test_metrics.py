@@ -17,7 +17,7 @@ from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
 from tests.service import service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.supervisor import WatchLimits
+from tokenmill.app.worker.watchdog import WatchLimits
 
 SECONDS = 60.0
 KILLS = ("mill-1", "segment", "mill-2", "mill-1")

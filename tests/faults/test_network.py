@@ -27,7 +27,7 @@ from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.cluster import prepare
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import WatchLimits
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import TopicError
 
 PRODUCE: Final = 0

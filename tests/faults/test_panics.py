@@ -14,9 +14,9 @@ from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.supervisor import WatchLimits
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.in_flight import MOST_DEATHS
+from tokenmill.app.worker.watchdog import WatchLimits
 
 pytestmark = pytest.mark.fault("engine-panics")
 

@@ -18,7 +18,8 @@ from tokenmill.app.kafka.control_topic import read_control_topic
 from tokenmill.app.kafka.security import why_not
 from tokenmill.app.kafka.topics import require_topics
 from tokenmill.app.settings import ConnectionSettings, Settings
-from tokenmill.app.supervisor import Supervisor, WatchLimits
+from tokenmill.app.supervisor.supervisor import Supervisor
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, SettingsError, TopicError
 
 # aiokafka leaves the socket of a login that was refused to the garbage collector, where the loop ends at once.

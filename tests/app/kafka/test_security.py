@@ -25,7 +25,7 @@ from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read
 from tokenmill.app.kafka.fastpath import LARGE_BYTES
 from tokenmill.app.kafka.security import certificate_ends, client_security, password
 from tokenmill.app.settings import ConnectionSettings, Settings
-from tokenmill.app.worker.faust_setup import faust_options
+from tokenmill.app.worker.transport import faust_options
 from tokenmill.errors import SettingsError
 
 SECONDS = 90.0

@@ -16,7 +16,7 @@ from tests.marked import until
 from tests.scraping import free_port
 from tokenmill.app.kafka.clients import consumer, producer
 from tokenmill.app.kafka.cluster import partitions_of
-from tokenmill.app.local.broker import HOST, Broker
+from tokenmill.app.local.broker import HOST, Broker, write_private
 from tokenmill.app.processes import Process
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
@@ -176,3 +176,18 @@ def test_a_start_that_is_interrupted_leaves_no_broker(tmp_path: Path) -> None:
         assert process is not None
         assert not process.running
         assert not path.exists()
+
+
+def test_only_the_owner_may_read_whatever_was_there_before(tmp_path: Path) -> None:
+    """Neither an older file's rights nor a generous umask count."""
+    file = tmp_path / "secret"
+    file.write_text("old and longer")
+    file.chmod(0o666)
+    before = os.umask(0)
+    try:
+        write_private(file, "new ü")
+    finally:
+        os.umask(before)
+
+    assert file.read_text("utf-8") == "new ü"
+    assert file.stat().st_mode & 0o777 == 0o600

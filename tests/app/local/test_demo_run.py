@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tokenmill.app.local.demo_run import say_result, training_line
 from tokenmill.app.local.live_view import LiveView, TrainingStatus
+from tokenmill.app.local.up import _say_result, _training_line
 from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
 
@@ -36,7 +36,7 @@ def told(found: ChainResult, eras: EraResult) -> tuple[bool, str]:
     """Return whether that is good, and what is said of it."""
     output = StringIO()
     result = VerifyResult([found], found.differences, [], 1.0, eras=[eras])
-    return say_result(LiveView(Console(file=output)), 1, result), output.getvalue()
+    return _say_result(LiveView(Console(file=output)), 1, result), output.getvalue()
 
 
 def test_all_blocks_are_good_also_while_an_era_is_on_its_way_to_the_store() -> None:
@@ -74,8 +74,8 @@ def test_losses_are_means_over_the_first_and_the_last_steps() -> None:
     first = (9 + 20 + 8 * 8 + 10 * 6) / 20
     last = (10 * 5 + 9 * 4 + 30) / 20
     said = "25% of its time it waited for data"
-    assert training_line(reports) == f"the model's loss went from {first:.2f} to {last:.2f} in 100 steps; {said}"
-    assert training_line(reports[:3]) == f"the model made 10 steps; {said}"
+    assert _training_line(reports) == f"the model's loss went from {first:.2f} to {last:.2f} in 100 steps; {said}"
+    assert _training_line(reports[:3]) == f"the model made 10 steps; {said}"
 
 
 def test_nothing_at_all_is_not_good() -> None:

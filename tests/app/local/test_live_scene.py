@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_view import WINDOW_SECONDS, LiveScene, Rates, picture, plain_line
-from tokenmill.app.supervisor import Status, WorkerStatus
+from tokenmill.app.local.live_view import WINDOW_SECONDS, LiveScene, Rates, _picture, _plain_line
+from tokenmill.app.supervisor.supervisor import Status
+from tokenmill.app.telemetry.status_document import WorkerStatus
 
 
 def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
@@ -71,13 +72,13 @@ def scene(end: int | None, away_since: float | None) -> LiveScene:
 
 def test_a_line_says_that_no_broker_answers_and_since_when() -> None:
     """Lag is unknown then, never 0; and no mill counts as one that runs."""
-    line = plain_line(scene(None, time.time() - 90), Rates())
+    line = _plain_line(scene(None, time.time() - 90), Rates())
     assert AWAY in line
     assert "(90 s)" in line
     assert "lag unknown" in line
     assert "0 of 1 mills" in line
 
-    line = plain_line(scene(12, None), Rates())
+    line = _plain_line(scene(12, None), Rates())
     assert AWAY not in line
     assert "lag 5" in line
 
@@ -86,7 +87,7 @@ def test_tables_say_so_too() -> None:
     """In a line of its own, and in the worker's state."""
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(Group(*picture(scene(None, time.time() - 90), Rates(), 5.0, 120)))
+        console.print(Group(*_picture(scene(None, time.time() - 90), Rates(), 5.0, 120)))
     assert AWAY in captured.get()
     assert "cut off" in captured.get()
     assert "lag unknown" in captured.get()

@@ -8,8 +8,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_view import LONGEST, LiveScene, Rates, TrainingStatus, picture, plain_line, short
-from tokenmill.app.supervisor import Row, Status, WorkerStatus
+from tokenmill.app.local.live_view import LONGEST, LiveScene, Rates, TrainingStatus, _picture, _plain_line, _short
+from tokenmill.app.supervisor.supervisor import Row, Status
+from tokenmill.app.telemetry.status_document import WorkerStatus
 
 HUGE = 12_345_678_901_234
 LONG = "texts-of-the-whole-web-of-the-year-2026-in-all-languages-and-then-some-" * 2
@@ -68,7 +69,7 @@ def rendered(shown: LiveScene, width: int) -> list[str]:
     """Return the lines on a terminal, without the spaces at their ends."""
     console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as captured:
-        console.print(Group(*picture(shown, rates_of(shown), 75.0, width)))
+        console.print(Group(*_picture(shown, rates_of(shown), 75.0, width)))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
@@ -115,12 +116,12 @@ def test_no_number_is_cut_at_any_width(width: int, large: Mapping[str, object]) 
     words = Counter(word.rstrip(";") for line in lines for word in line.split())
     size = large.get("size", 7)
     assert isinstance(size, int)
-    assert words[short(2 * size)] >= 2 * 3
-    assert {short(4 * size), short(size), short(3 * size), "12345", "running"} <= words.keys()
+    assert words[_short(2 * size)] >= 2 * 3
+    assert {_short(4 * size), _short(size), _short(3 * size), "12345", "running"} <= words.keys()
     assert words["running"] == 4
-    assert any(line.startswith(f"{short(size)} dead letter") and "invalid_utf8" in line for line in lines)
+    assert any(line.startswith(f"{_short(size)} dead letter") and "invalid_utf8" in line for line in lines)
     together = " ".join(lines)
-    assert f"{short(size + 1)} eras" in together
+    assert f"{_short(size + 1)} eras" in together
     assert "50% waiting for data" in together
     if all(cell_len(str(name)) < width - 10 for name in large.values()):
         topic, name = large.get("topic", "raw-text"), large.get("name", "mill")
@@ -142,7 +143,7 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     lines = rendered(shown, 80)
     assert lines[:15] == rendered(scene(), 80)
     assert " ".join(lines[15:]) == f"raw-text/0: {reason}"
-    assert plain_line(shown, rates_of(shown)).endswith(f" · raw-text/0: {reason}")
+    assert _plain_line(shown, rates_of(shown)).endswith(f" · raw-text/0: {reason}")
 
 
 def test_splits_are_shown_where_there_is_room() -> None:
@@ -153,11 +154,11 @@ def test_splits_are_shown_where_there_is_room() -> None:
 def test_a_log_line_has_eras_and_dead_letters_too() -> None:
     """And nothing of dead letters where there are none."""
     shown = scene()
-    line = plain_line(shown, rates_of(shown))
+    line = _plain_line(shown, rates_of(shown))
     assert "8 eras · 2 of 2 mills · 7 dead letters, the newest: invalid_utf8 (raw-text/1, offset 4711)" in line
     assert "28 tokens/s" in line
     clean = replace(shown, status=replace(shown.status, counters={}, partitions=(partition(0),)))
-    assert "dead letter" not in plain_line(clean, rates_of(clean))
+    assert "dead letter" not in _plain_line(clean, rates_of(clean))
 
 
 @pytest.mark.parametrize(
@@ -173,4 +174,4 @@ def test_a_log_line_has_eras_and_dead_letters_too() -> None:
 )
 def test_a_number_has_nine_characters_at_most(number: float, text: str) -> None:
     """In full as long as people read it so, then in powers of a thousand."""
-    assert short(number) == text
+    assert _short(number) == text

@@ -12,12 +12,13 @@ from structlog.testing import capture_logs
 from tests.outages import Hands
 from tokenmill.app.broker_contact import OutageLog
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
-from tokenmill.app.supervisor import export as export_module
+from tokenmill.app.supervisor import supervisor as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
+from tokenmill.app.supervisor.supervisor import Event, Supervisor
 from tokenmill.app.supervisor.worker_slot import Child
-from tokenmill.app.worker import cluster as cluster_module
+from tokenmill.app.worker import watchdog as cluster_module
 from tokenmill.app.worker.in_flight import Deaths, RecordsInFlight
+from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.store import Store
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)

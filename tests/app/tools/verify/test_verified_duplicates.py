@@ -13,7 +13,7 @@ from tests.app.sequencer.judged_order import domain_settings, feed, judged, reco
 from tests.conftest import topics_on
 from tests.faults.test_lost_logs import recreate
 from tests.service import Raw, Service, in_own_loop, send
-from tokenmill.app.cli.verify import domain_lines
+from tokenmill.app.cli.verify import _domain_lines
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_log import skip_record
 from tokenmill.app.kafka.control_topic import write_control
@@ -102,7 +102,7 @@ def test_all_is_judged_again(served: Settings) -> None:
         for number in (0, 1)
     )
     assert result.to_dict()["domains"][0]["duplicates"] == dict(found.duplicates)
-    (line,) = domain_lines(result)
+    (line,) = _domain_lines(result)
     assert line.startswith(f"duplicates in {domain.name}: 240 documents judged again, ")
 
 

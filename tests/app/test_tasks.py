@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.backoff import Backoff
+from tokenmill.app.tasks import Backoff
 
 FIRST, LONGEST, HEALTHY = 1.0, 10.0, 60.0
 
