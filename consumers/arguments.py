@@ -232,10 +232,7 @@ def instance_of(name: str, value: Any, kind: type[Any], called: str | None = Non
 
 
 def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
-    """Return the directory of a store, or the folder into which what is read of a bucket comes.
-
-    Raises InputError where an argument cannot be used; BucketError, StoreError as `store_folder`.
-    """
+    """Return the directory of a store, or the folder for what is read of a bucket; raises as `store_folder`."""
     most = None if cache_bytes is None else whole("cache_bytes", cache_bytes, 1, "bytes")
     return store_folder(store, stream_name("stream", stream), cache, most)
 

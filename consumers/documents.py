@@ -79,19 +79,15 @@ class Labels:
             self._first = f"the one at offset {int(offsets[at])} of partition {partition}{who} {what}"
         return found
 
-    def refusal(self, count: int) -> str:
-        """Return what to say where documents without a usable label are refused."""
-        return (
-            f"{count} documents have no label in {self.field!r} that is {self._wanted()}: {self._first}. Give "
-            "on_missing_label='drop' to leave them out, or label_names that has all"
-        )
-
-    def dropped(self, count: int) -> str:
-        """Return what to say where they are left out."""
-        return f"leaving out {count} documents whose {self.field!r} is not {self._wanted()}: {self._first}"
-
-    def _wanted(self) -> str:
-        return "a whole number, 0 or more" if self.names is None else f"one of {arguments.shown(list(self.names))}"
+    def refuse(self, count: int, *, drops: bool) -> None:
+        """Raise InputError for so many documents without a usable label; or log that they are left out."""
+        wanted = "a whole number, 0 or more" if self.names is None else f"one of {arguments.shown(list(self.names))}"
+        if not drops:
+            raise InputError(
+                f"{count} documents have no label in {self.field!r} that is {wanted}: {self._first}. Give "
+                "on_missing_label='drop' to leave them out, or label_names that has all"
+            )
+        log.warning("leaving out %s documents whose %r is not %s: %s", count, self.field, wanted, self._first)
 
     def _number(self, value: Any) -> int:
         if self._numbers is not None:
@@ -210,9 +206,7 @@ class Documents(HasTokenizer):
         missing = labels < 0
         self.unlabelled = int(missing.sum())
         if self.unlabelled:
-            if not drops:
-                raise InputError(named.refusal(self.unlabelled))
-            log.warning("%s", named.dropped(self.unlabelled))
+            named.refuse(self.unlabelled, drops=drops)
             self._index = self._index.without(missing)
             labels = labels[~missing]
         self.labels = labels

@@ -175,10 +175,7 @@ class EraReadAhead:
                 Thread(target=_work, args=(self._tasks,), name="read-ahead", daemon=True).start()
 
     def _wants_more(self, end: Turn) -> bool:
-        """Whether another run should follow: one after what is wanted, and more where these are small.
-
-        The loop looks up 16 MiB at a time, so twice that is read ahead.
-        """
+        """Whether another run should follow what is wanted, up to twice the 16 MiB that the loop looks up at a time."""
         later = [run for run in self._runs if run.first > end]
         return not later or sum(run.bytes for run in later) < min(32 << 20, self._most_bytes)
 

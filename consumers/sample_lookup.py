@@ -26,7 +26,6 @@ from .prefetch import EraReadAhead
 from .waiting import ReachableStream
 
 Rows = npt.NDArray[np.unsignedinteger]
-Addresses = npt.NDArray[np.int64]
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
@@ -34,7 +33,7 @@ _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
 
 
-def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
+def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Numbers:
     """Return where in memory tokens stand, counted through an array's rows, for as long as that is kept."""
     return starts * tokens.itemsize + int(tokens.__array_interface__["data"][0])
 
@@ -55,7 +54,7 @@ class Gathering:
 
     def __init__(
         self,
-        addresses: Addresses,
+        addresses: Numbers,
         columns: int,
         dtype: "np.dtype[np.unsignedinteger]",
         maps: Sequence[Rows],
@@ -75,14 +74,10 @@ class Gathering:
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return some rows, ``[rows, columns]``, in memory of their own; raises DamagedError if a file was cut off."""
         self.watch.look(self._maps)
-        found: Rows = self._memory[self._items[start:stop]].view(self._dtype)
-        return found
+        return self._memory[self._items[start:stop]].view(self._dtype)
 
     def stretches(self, size: int) -> Iterator[Rows]:
-        """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
-
-        Contiguous, in memory that they have together: one batch that is kept keeps 512 KiB.
-        """
+        """Yield batches of ``size``, several in one memory: ``[batches, size, columns]``; to keep one keeps 512 KiB."""
         together = self.together(size)
         for start in range(0, len(self._items), together):
             yield self.rows(start, start + together).reshape(-1, size, self._columns)
@@ -108,7 +103,7 @@ class _Memory:
 class LocatedRows(NamedTuple):
     """Where samples are in memory."""
 
-    addresses: Addresses
+    addresses: Numbers
     """Of each; of those that are not there, any number."""
     maps: list[Rows]
     kept: npt.NDArray[np.bool_] | None = None
@@ -133,7 +128,7 @@ class EraTable:
         self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
         """With each partition's blocks, how many there are in the partitions before."""
 
-    def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
+    def addresses(self, items: Numbers, view_bytes: int) -> Numbers:
         """Return where items begin; a view begins with the last token of the one before. Raises DamagedError."""
         blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
         starts = self._starts[blocks]
@@ -142,8 +137,7 @@ class EraTable:
             starts = self._starts[blocks]
         if self._sound is not None and len(unknown := blocks[~self._sound[blocks]]):
             self._check(unknown, self._sound)
-        found: Addresses = starts if views is None else starts + views * view_bytes
-        return found
+        return starts if views is None else starts + views * view_bytes
 
     def crcs(self, items: Numbers) -> Crcs | None:
         """Return what the CRCs of items must be; None where they are no blocks, or need no check."""

@@ -27,7 +27,6 @@ from tokenmill.errors import InputError
 
 from .sample_lookup import Rows
 
-Wide: TypeAlias = npt.NDArray[np.int64]
 Mark: TypeAlias = Any
 """A point in the work that was given to a lane, as a `torch.cuda.Event`."""
 
@@ -232,7 +231,7 @@ class ReusedMemory:
     """
 
     def __init__(self) -> None:
-        self._arrays: list[Wide] = []
+        self._arrays: list[npt.NDArray[np.int64]] = []
 
     def widened(self, stretch: Rows) -> Iterator[torch.Tensor]:
         """Yield each batch with memory of its own: autograd would see what is done in place to one view in all."""
@@ -314,13 +313,11 @@ class LaneStaging:
 
 Staging: TypeAlias = HostStaging | LaneStaging
 
-
 LONG_SECONDS: Final = 0.001
 """Of a step, from which on a thread is worth it: to hand something over takes up to a hundredth of it."""
 
 Copied = TypeVar("Copied")
 Made = TypeVar("Made")
-
 
 _Found: TypeAlias = Iterable[Made] | End | None
 

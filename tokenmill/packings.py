@@ -110,7 +110,6 @@ class Chunks(PackingParameters):
 PACKINGS: Final[Mapping[str, type[Any]]] = {CONCAT: Concat, "fit": Fit, "rows": Rows, "chunks": Chunks}
 """By name, in the order in which pages list them."""
 
-
 SEPARATE: Final = frozenset({"rows", "chunks"})
 """Those in which each document has blocks of its own."""
 

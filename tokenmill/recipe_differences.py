@@ -39,10 +39,7 @@ _SHOWN_DIGITS: Final = 12
 
 
 def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
-    """Return what differs in the settings that need no tokenizer, each as ``name: the stream has …, here …``.
-
-    ``here`` may be a draft: what it leaves to the tokenizer differs from nothing.
-    """
+    """Return differences that need no tokenizer, ``name: the stream has …, here …``; ``here`` may be a draft."""
     return [
         f"{SETTINGS.get(name, name)}: the stream has {_shown(name, mine)}, here {_shown(name, theirs)}"
         for name in PLAIN

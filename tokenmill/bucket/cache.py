@@ -56,7 +56,6 @@ _LEFT: Final = ".left"
 
 log = logging.getLogger(__name__)
 
-
 Place: TypeAlias = tuple[int, int]
 """Of a segment: its partition and its first block."""
 
@@ -131,9 +130,7 @@ class BucketCache:
     def __init__(self, bucket: Bucket, stream: str, path: Path, most_bytes: int | None) -> None:
         """Let the folder ``path`` be a store that has the stream, and begin to bring its eras.
 
-        Raises:
-            BucketError: the bucket holds no such stream, or does not answer.
-            FingerprintError, StoreError, DiskError: the folder holds another stream of that name, or cannot be used.
+        Raises BucketError where the bucket holds no such stream, or does not answer; others as `Store.add_stream`.
         """
         info = stream_of(bucket, stream)
         store = Store.open_or_create(path)
@@ -398,10 +395,9 @@ def open_folder(address: str, path: Path, most_bytes: int | None, streams: Seque
     """Let a folder be a store that has the ``streams`` of a bucket, or all, as of its newest heads.
 
     Args:
-        address: of the bucket.
+        address, streams: of the bucket, and which of its streams.
         path: the folder; the same one is used again, also by several processes.
         most_bytes: of segments that it keeps; None: all that are read.
-        streams: which.
 
     Raises:
         BucketError: the bucket holds no such stream, does not answer, or does not hold what was uploaded.

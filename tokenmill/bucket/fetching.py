@@ -121,10 +121,7 @@ class HeadLog:
         return head
 
     def look(self, bucket: Bucket) -> int:
-        """Take all heads that the bucket has since; return how many these are.
-
-        Raises BucketError where one is not there any more, does not continue those before, or cannot be read.
-        """
+        """Take all heads that the bucket has since; return how many. Raises BucketError where one is gone, or none."""
         known = self.next_number
         after = self.path(known - 2) if known > 1 else None
         names = bucket.names(f"{self.info.name}/{FOLDER}", after)

@@ -101,8 +101,7 @@ class DocumentIndex:
         """Return for each document the highest number of a block that has a piece of it."""
         blocks = self._all.places // self._block_tokens
         np.maximum.at(blocks, self._all.owners, self._all.owned_places // self._block_tokens)
-        found: Numbers = blocks[documents]
-        return found
+        return blocks[documents]
 
     def pieces_of(self, documents: Numbers) -> DocumentPieces:
         """Return where the tokens of these documents are."""

@@ -134,15 +134,13 @@ class SegmentOrder:
         """Return where these samples are in the order that keeps blocks together."""
         groups, within = np.divmod(samples - self.base, self.group)
         views, blocks = np.divmod(within, self.global_batch)
-        found: Numbers = self.base + (groups * self.global_batch + blocks) * self.views + views
-        return found
+        return self.base + (groups * self.global_batch + blocks) * self.views + views
 
     def samples(self, numbers: Numbers) -> Numbers:
         """Return the samples that have these numbers there: the inverse of `numbers`."""
         blocks, views = np.divmod(numbers - self.base, self.views)
         groups, blocks = np.divmod(blocks, self.global_batch)
-        found: Numbers = self.base + (groups * self.views + views) * self.global_batch + blocks
-        return found
+        return self.base + (groups * self.views + views) * self.global_batch + blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +187,7 @@ class Ranks:
         places = self.rank * self.batch_size + np.arange(self.batch_size)
         if rotated_from is not None:
             places = (places + rotation(rotated_from + turns, self.global_batch)[:, None]) % self.global_batch
-        found: Numbers = (first + self.global_batch * turns[:, None] + places).reshape(-1)
-        return found
+        return (first + self.global_batch * turns[:, None] + places).reshape(-1)
 
     def samples_of_last(self, first: int, samples: int) -> Numbers:
         """Return the numbers of this rank's samples in a step that has so few, from ``first`` on; none, perhaps."""

@@ -222,9 +222,9 @@ class Tracer:
         return TracedRecord(self.topic, partition, offset, held, views, may_wait=waits)
 
     def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
-        """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
+        """Read all document tables; yield, for each block, how many are read of how many, and records of that id.
 
-        Ids are compared as text: ``7`` finds the id 7 and the id "7". Something is yielded for each block.
+        These are (partition, offset). Ids are compared as text: ``7`` finds the id 7 and the id "7".
         """
         readers = [self._reader(number) for number in partitions_in(self._store, self._info.name)]
         total = sum(reader.blocks - reader.first_block for reader in readers)

@@ -198,8 +198,7 @@ def _one_by_one(data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Num
         marks[rows] = True
         return rows[:0]
     marks[rows[sound]] = True
-    bad: Numbers = rows[np.logical_not(sound)]
-    return bad
+    return rows[np.logical_not(sound)]
 
 
 def _without_sound_runs(
