@@ -118,7 +118,7 @@ class Upload:
         self._done_with = -1  # how many eras were trainable when there was nothing more to upload
 
     def begin(self) -> None:
-        """Let the bucket be probed, and hold what describes the stream; BucketError where it is of another one."""
+        """Let the bucket be probed, and hold what describes the stream; BucketError where it cannot, or has others."""
         self._bucket.prepare()
         if self._tokenizer is not None:
             self._bucket.require(f"{self.stream}/{TOKENIZER_FILE}", self._tokenizer)
@@ -143,7 +143,7 @@ class Upload:
         return Lacking(len(wanted), sum(wanted), max(0, count - len(self.heads.eras)))
 
     def covered(self) -> dict[int, int]:
-        """Return up to which block the newest head has all that the store has, by partition, of those that it has."""
+        """Return up to which block the newest head has all of the store's, by partition, if it begins before it."""
         self.look()
         begins, stops = self.heads.begins, self.heads.stops
         return {number: stops[number] for number in stops if begins[number] <= self._reader(number).first_block}

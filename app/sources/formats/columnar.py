@@ -46,7 +46,7 @@ class Messages:
 
 
 def messages_of(stream: "BufferedReader[Any]", memory: int) -> Iterator[Any]:
-    """Yield heads and bodies of all messages, the schema first; OSError where one is cut off, none, or too large."""
+    """Yield heads and bodies of all messages, the schema first; OSError where one is cut off, or too large."""
     try:
         begin = stream.read(_SIZE_BYTES)
         if begin == _ARROW[:_SIZE_BYTES]:
@@ -189,7 +189,7 @@ class _ColumnPage(NamedTuple):
 
 
 def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
-    """Return a file's row groups, in order; OSError where it is none, or their columns take over ``memory``."""
+    """Return a file's row groups; OSError where it is none, TooMuchMemoryError where they take over ``memory``."""
     end = stream.seek(0, SEEK_END) - 8
     stream.seek(max(0, end))
     tail = stream.read(8)
@@ -331,7 +331,7 @@ Weights: TypeAlias = float | npt.NDArray[np.float64]
 
 
 def sound(batch: Any) -> Any:
-    """Return a batch that leads nowhere out of its buffers (text may be no UTF-8); else raises ArrowException."""
+    """Return a batch that leads nowhere out of its buffers, though text may be no UTF-8; else ArrowException."""
     for column in batch.columns:
         try:
             column.validate(full=True)

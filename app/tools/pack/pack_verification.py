@@ -119,7 +119,7 @@ def _held(
 
 
 def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int], *, all_packed: bool) -> EraResult:
-    """Check that eras continue each other, and name the right ``blocks``; if ``all_packed``, each of these."""
+    """Check that eras continue each other and name the right ``blocks``; where ``all_packed``, all of these."""
     log, stream = EraLog(genesis.recipe.fingerprint), genesis.stream
 
     def differs(text: str, era: int) -> EraResult:
