@@ -14,9 +14,8 @@ from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.outcomes import Stages
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import EraLog, close_era
 from tokenmill.reading.acceptance import Acceptor, Taken

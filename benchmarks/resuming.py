@@ -10,7 +10,7 @@ from benchmarks.measuring import BenchmarkError
 from tokenmill.app.kafka.topics import JOINED_BYTES, Existing
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext
-from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.mill.topic_changes import SkipList
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.worker.ending import end_for
 

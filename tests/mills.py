@@ -8,11 +8,10 @@ from functools import cache
 import numpy as np
 from tokenizers import Tokenizer
 
-from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from tokenmill.app.milling.outcomes import Stages
 from tokenmill.app.milling.packing.document_shapes import document_shape
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine

@@ -109,7 +109,7 @@ LOOKS_AT_NO_RECORD: Final = {
     "app/sources/datasets.py": "less is known beforehand, or the command ends",
     "app/sources/formats/columnar.py": "each row is read by itself",
     "app/sources/reading_order.py": "raised where it is waited for",
-    "app/milling/tokenizers/tokenizer_file.py": "the command ends",
+    "app/milling/tokenizers/vocabulary.py": "the command ends",
 }
 """Where any error is caught, and what becomes of it then: no outcome."""
 

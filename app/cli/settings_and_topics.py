@@ -12,7 +12,7 @@ from tokenmill.errors import InputError, SettingsError, TopicError
 from tokenmill.spelling import nearest
 
 from ..milling.duplicates.parameters import SLICES, Near, deduplication_of
-from ..milling.steps.registry import PROFILES, STEPS, steps_as_toml
+from ..milling.steps.pipeline import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from ..tables import ShownTable
@@ -92,7 +92,7 @@ def list_steps(*, as_json: AsJson = False) -> None:
 
 
 def _summaries() -> dict[str, str]:
-    return {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
+    return {name: (one.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
 
 
 def _steps_table() -> ShownTable:

@@ -16,7 +16,6 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.wire.totals import Totals
 
-from ..milling.chain_mill import open_packing
 from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from ..milling.document_columns import DocumentColumns, divide
 from ..milling.duplicates.parameters import deduplication_of
@@ -26,7 +25,7 @@ from ..milling.duplicates.window import Window
 from ..milling.native_calls import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out
-from ..milling.partition_mill import BATCH_CHARACTERS
+from ..milling.partition_mill import BATCH_CHARACTERS, open_packing
 from ..milling.steps import Rejected, Step
 from ..milling.steps.protocol import Answer, counting_key
 from ..milling.tokenizers import TokenBatch, joined

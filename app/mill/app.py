@@ -25,13 +25,10 @@ from ..worker.in_flight import Board
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, faust_options
 from .era_closing import EraKeeper
-from .inquiry import DomainLogs
-from .open_blocks import watch_retention
+from .inquiry import DomainLogs, VerdictFeed
 from .raw_partition import RawPartition
 from .recipes import MillContext, RawTopicPlan, plan_topic
-from .skip_list import SkipList
-from .topic_changes import PartitionGrowth, watch_compaction
-from .verdict_feed import VerdictFeed
+from .topic_changes import PartitionGrowth, SkipList, watch_compaction, watch_retention
 
 log = structlog.get_logger(__name__)
 
@@ -123,8 +120,6 @@ class Mill(StreamWorker[RawPartition]):
         return partition
 
     async def _watch_skips(self) -> None:
-        """Read the control topics again and again for records that people want skipped."""
-
         async def ask(client: AIOKafkaConsumer) -> None:
             for context in self._contexts.values():
                 await context.skip_list.refresh(client)
@@ -147,7 +142,6 @@ class Mill(StreamWorker[RawPartition]):
         return [TopicPartition(tp.topic, tp.partition) for tp in self.partitions.owned]
 
     def _heed_retention(self, below: Mapping[TopicPartition, int]) -> None:
-        """Tell each partition which of its records may soon be gone."""
         for tp, partition in self.partitions.owned.items():
             partition.heed_retention(below.get(TopicPartition(tp.topic, tp.partition), 0))
 
@@ -170,7 +164,6 @@ class Mill(StreamWorker[RawPartition]):
 
 
 def _topics(settings: Settings) -> dict[str, list[str]]:
-    """Return, for each raw topic, itself and the topics of its streams."""
     topics = {raw_topic: [raw_topic] for raw_topic in settings.raw_topics}
     for stream in settings.streams():
         topics[stream.raw_topic] += [stream.tokens_topic, stream.control_topic]

@@ -122,8 +122,8 @@ class EraCloser:
         """Look, and write the next era if it is due; return what was written, which need not become an era.
 
         With ``end``, all blocks are due, and after them the end marker. Only this call uses ``client`` meanwhile.
-        Raises DifferenceError where the control topic lost an era that was seen; nothing is written any more; and
-        TopicError where a topic is missing.
+        Raises DifferenceError where the control topic lost an era that was seen, and TopicError where a topic is
+        missing.
         """
         async for _ in read_eras(client, self._control_topic, self._follower):
             pass  # the follower holds what counts: how far they go
@@ -150,10 +150,7 @@ class EraCloser:
         return era
 
     async def close(self, client: AIOKafkaConsumer) -> None:
-        """Write eras of what is left and then the end marker, until one is there; raises as `step`.
-
-        A mill's era may come before either: then less is left, and the next look shows it.
-        """
+        """Write eras of what is left, then the end marker, until one is there, a mill's may be; raises as `step`."""
         while not self.ended:
             await self.step(client, end=True)
 
@@ -177,7 +174,6 @@ class Extents:
     """How far the token partitions of a stream reach; `look` brings it up to date, and reads only what grew."""
 
     topic: str
-    """The token topic."""
     recipe: Recipe
     ignored: IgnoreList
     found: dict[int, Extent] = field(default_factory=dict, init=False)
@@ -189,11 +185,9 @@ class Extents:
     async def look(self, client: AIOKafkaConsumer, eras: EraLog) -> None:
         """Read the last messages of each partition that changed since the last look; new partitions are found.
 
-        The blocks of ``eras`` count as there, whatever retention has removed.
-
-        A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each reason:
-        it must not keep the others' blocks from being trained on. Only this call uses ``client`` meanwhile. Raises
-        TopicError where the topic is missing.
+        The blocks of ``eras`` count as there, whatever retention has removed. A partition that contradicts itself keeps
+        the extent that it had, and is named in the log, once for each reason: it must not keep the others' blocks from
+        being trained on. Only this call uses ``client`` meanwhile. Raises TopicError where the topic is missing.
         """
         count = await require_topic(client, self.topic)
         partitions = [TopicPartition(self.topic, number) for number in range(count)]

@@ -1,4 +1,7 @@
-"""Inquiries about duplicates: what a mill signs of a raw partition goes to the sequencer, and waits for verdicts."""
+"""Inquiries about duplicates: what a mill signs of a raw partition goes to the sequencer, and waits for verdicts.
+
+`VerdictFeed` reads the verdicts on all partitions that a worker owns with one client, and hands them out.
+"""
 
 import asyncio
 from collections import deque
@@ -15,15 +18,64 @@ from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import Send
-from ..kafka.fetched_batches import FetchedBatch
+from ..kafka.fetched_batches import FetchedBatch, unpacked
+from ..kafka.retry import ask_repeatedly
 from ..milling.duplicates.signing import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
 from ..sequencer.domain_messages import Remembered, SignedRange, deduplication_in
 from ..sequencer.verdict_log import VerdictLog, VerdictQueue
-from ..settings import Domain
+from ..settings import Domain, Settings
 from ..tasks import Backoff
-from .verdict_feed import VerdictFeed
+
+READ_AGAIN_SECONDS: Final = 0.1
+"""How soon is tried again what failed, and how soon a partition is read that was added while there was none."""
+POLL_MS: Final = 200
+"""How soon another one is."""
+NO_END: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class _Reader:
+    offset: int
+    deliver: Callable[[Sequence[SourceRecord]], None]
+
+
+class VerdictFeed:
+    """Hands out what is behind a place of each partition that was added, while `run` runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._readers: dict[TopicPartition, _Reader] = {}
+        self._changes = 0
+
+    def add(self, verdicts: TopicPartition, offset: int, deliver: Callable[[Sequence[SourceRecord]], None]) -> None:
+        """Hand out the records of a partition from an offset on, in their order."""
+        self._readers[verdicts] = _Reader(offset, deliver)
+        self._changes += 1
+
+    def remove(self, verdicts: TopicPartition) -> None:
+        """Hand out nothing more of a partition."""
+        self._changes += self._readers.pop(verdicts, None) is not None
+
+    async def run(self) -> None:
+        """Read until cancelled. Raises OffsetOutOfRangeError where a log no longer has what comes next."""
+        await ask_repeatedly(self._settings, self._follow, READ_AGAIN_SECONDS, "verdicts cannot be read now")
+
+    async def _follow(self, client: AIOKafkaConsumer) -> None:
+        changes, readers = self._changes, dict(self._readers)
+        if not readers:
+            return
+        client.assign(list(readers))
+        for verdicts, reader in readers.items():
+            client.seek(verdicts, reader.offset)
+        while changes == self._changes:
+            for verdicts, batches in (await client.getmany(timeout_ms=POLL_MS)).items():
+                records = await asyncio.to_thread(unpacked, batches, NO_END)
+                readers[verdicts].offset = await client.position(verdicts)
+                if records and self._readers.get(verdicts) is readers[verdicts]:
+                    readers[verdicts].deliver(records)
+
 
 SIGNED_BYTES: Final = 1 << 20
 """Of hashes in one message: the topic takes no larger ones than twice as much."""
@@ -140,7 +192,7 @@ class Inquiry:
     async def next(self) -> AskedShare:
         """Return the records that were asked about first, when all is known of them.
 
-        Raises DifferenceError where the verdicts hold two histories, and SourceError where they are of other records.
+        Raises DifferenceError where the verdicts hold two histories, SourceError where they are of other records.
         """
         pauses = Backoff(AGAIN_SECONDS, LONGEST_SECONDS)
         pause = pauses.next()
@@ -176,7 +228,6 @@ class Inquiry:
         self._show(SequencerError(reason))
 
     def _deliver(self, records: Sequence[SourceRecord]) -> None:
-        """Take what was read of the verdicts."""
         for judged in self._log.take(records):
             self._queue.add(judged)
         self._changed.set()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 from aiokafka import TopicPartition
@@ -30,8 +30,8 @@ from ..kafka.dead_letters import (
     letter_partition,
 )
 from ..kafka.topics import HEADERS_BYTES, JOINED_BYTES
-from ..milling.chain_mill import ChainMill
 from ..milling.outcomes import Outcome
+from ..milling.partition_mill import ChainMill
 from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
 
@@ -46,8 +46,8 @@ LETTERS_AT_ONCE: Final = 500
 20,000 that a kilobyte of records can make, most would wait longer than a record may."""
 MOST_MESSAGES: Final = 16
 """Messages between two carries by value, so that the tail that a resume reads at first holds one."""
-
-
+_Known: TypeAlias = tuple[int, Cursor, bytes]
+"""What is remembered of a message: its first block, and where it leaves the chain."""
 ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]
 """Reads the messages at the offsets ``[start, end)`` of the token partition, each with its offset, those that retention
 has left; none where the partition does not reach the end."""
@@ -55,28 +55,20 @@ has left; none where the partition does not reach the end."""
 log = structlog.get_logger(__name__)
 
 
-class _Known(NamedTuple):
-    """What is remembered of a message: which blocks it holds, and where it leaves the chain."""
-
-    first: int
-    cursor: Cursor
-    after: bytes
-
-
 class LogEnd:
     """The place after the last message that a writer knows of: from its resume, then from its acknowledgements.
 
     A broker that lost its tail acknowledges the next message at an offset that was taken before. But another worker may
-    have filled the partition again meanwhile, even to the same offset, and then only what is below it shows that. So a
-    writer whose message does not follow its last one directly, or who reached another leader than before, or the same
-    one again, looks whether the last messages are still at their places: without one of these nothing can have been
-    lost. The last one alone does not show it: other writers of the same blocks may have put an equal one there.
+    have filled the partition again meanwhile, even to the same offset; then only what is below it shows that. So a
+    writer whose message does not follow its last one directly, or who reached another leader or the same one again,
+    looks whether the last messages are still at their places. The last one alone does not show it: other writers of the
+    same blocks may have put an equal one there.
     """
 
     def __init__(self, end_offset: int, last: Sequence[Message], leader: object) -> None:
         """Begin with what the resume read: the partition's end, and the last messages before it, in their order.
 
-        ``leader`` identifies the leader and the connection to it before that was read; anything that can be compared.
+        ``leader`` identifies the leader and the connection to it before that; anything that can be compared.
         """
         self._offset = end_offset
         self._last = deque(map(_known, last), maxlen=FIRST_TAIL)
@@ -102,13 +94,12 @@ class LogEnd:
         return None
 
     def _are_as_known(self, found: Sequence[_Known]) -> bool:
-        """Return whether the last messages that were found are the remembered ones, as far as both are there."""
         several = min(len(self._last), len(found))
         return several > 0 and list(self._last)[-several:] == list(found[-several:])
 
 
 def _known(message: Message) -> _Known:
-    return _Known(message.first, message.cursor, message.after)
+    return message.first, message.cursor, message.after
 
 
 class CarryTime:
@@ -199,14 +190,12 @@ class Publisher:
     durable: Cursor
     """The furthest cursor that is acknowledged: a chain that is continued further back writes messages again."""
     end: LogEnd
-    """Where the partition ended when it was read."""
     leader: Callable[[], object]
     read: ReadMessages
     """Called when the partition may have lost that end, or there is another leader."""
     on_stray: Callable[[StrayError], None]
     """Called with what `read` finds that is not the stream's; nothing is sent after that."""
     on_durable: Callable[[Message], None]
-    """Called after each acknowledgement."""
     carry_time: CarryTime
     """When the chain needs a carry, as far as time and `put` decide it."""
     value_carries: ValueCarries
@@ -220,6 +209,7 @@ class Publisher:
     _pending: deque[Message] = field(default_factory=deque, init=False)
     _at_once: int = field(default=1, init=False)
     """Messages that may be sent as one, by how long the last acknowledgement took."""
+    _most_pending: int = field(default=PENDING_BYTES, init=False)
     _stopped: bool = field(default=False, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -241,10 +231,6 @@ class Publisher:
         """Whether everything that was put is acknowledged."""
         return not self._pending
 
-    @property
-    def _most_pending(self) -> int:
-        return PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
-
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while too many bytes are on their way; forget them once stopped."""
         if messages:
@@ -260,10 +246,7 @@ class Publisher:
             self._work.set()
 
     async def put_carry(self, chain: ChainMill, position: int) -> None:
-        """Take step 6: a carry of ``chain`` for the consumer's ``position``, where one is due.
-
-        One that holds the open blocks by value may wait behind other messages: these refer to what it holds.
-        """
+        """Take step 6: a carry for the consumer's ``position``, where one is due; by value it may wait for others."""
         by_value = self.value_carries.is_due(chain, self.messages)
         if not by_value and not (self.idle and self.carry_time.is_due(behind=position > self.durable.next_offset)):
             return
@@ -324,6 +307,7 @@ class Publisher:
         self.messages += 1
         seconds = time.perf_counter() - started
         self._at_once = 1 + int(seconds / FAR_SECONDS)
+        self._most_pending = PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(seconds)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self.on_durable(message)
@@ -350,10 +334,7 @@ def joined(messages: Sequence[Message]) -> Message:
 
 
 async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, WrittenLetter]]) -> None:
-    """Send letters to their partitions of ``topic``; return when all in-sync replicas have all of them.
-
-    Each comes at least once: a worker that resumes may send it again, to the same partition.
-    """
+    """Send letters to partitions of ``topic``, at least once; return when all in-sync replicas have all of them."""
     for start in range(0, len(letters), LETTERS_AT_ONCE):
         some = letters[start : start + LETTERS_AT_ONCE]
         await asyncio.gather(*(send(topic, number, one.value, one.key, one.headers) for number, one in some))
@@ -362,10 +343,7 @@ async def send_letters(send: Send, topic: str, letters: Sequence[tuple[int, Writ
 def written_letters(
     topic: LetterTopic, source: TopicPartition, outcomes: Sequence[Outcome]
 ) -> list[tuple[int, WrittenLetter]]:
-    """Return the letters for records of ``source``, with their reasons, and the partition of ``topic`` for each.
-
-    They are dead letters, or documents that were filtered out.
-    """
+    """Return letters for records of ``source``, dead or filtered out, and the partition of ``topic`` for each."""
     letters = []
     for outcome in outcomes:
         place = RecordPlace(source.topic, source.partition, outcome.record.offset)

@@ -9,32 +9,30 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OutOfOrderSequenceNumber, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from faust.types import TP
 
 from tokenmill.errors import DeadlyRecordError, MovedError, TokenMillError, TopicError
-from tokenmill.records import SourceRecord
+from tokenmill.reading.continuing import ResumePoint
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 
-from ..kafka.clients import REFUSALS, consumer
+from ..kafka.clients import REFUSALS, consumer, read_batches
 from ..kafka.dead_letters import LetterTopic
 from ..kafka.fetched_batches import FetchedBatch
 from ..kafka.token_topic import messages_between, read_tail
 from ..kafka.topics import described, letter_bytes, worst_message_bytes
-from ..milling.chain_mill import ChainMill
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
 from ..milling.packing.reopening import Reopening
-from ..milling.partition_mill import Looked, Milled, PartitionMill
+from ..milling.partition_mill import ChainMill, Looked, Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
 from ..worker.ending import end_process, or_end
 from ..worker.in_flight import HALTING, Containment, RecordsInFlight
 from .inquiry import Inquiry
-from .open_blocks import reopened
 from .publisher import CarryTime, LogEnd, Publisher, ValueCarries, send_letters, written_letters
 from .recipes import MillContext, SchemaWait
 
@@ -132,7 +130,6 @@ class RawPartition:
                 return
 
     async def _find_chains(self) -> list[ChainMill]:
-        """Read where each stream's chain continues, make its publisher, and settle which records are skipped."""
         context, found = self._context, []
         raw = TopicPartition(self.tp.topic, self.tp.partition)
         most_bytes = worst_message_bytes(context.settings, context.settings.for_topic(raw.topic))
@@ -171,26 +168,25 @@ class RawPartition:
                 await self._inquiry.resume(client, min(tail.point.cursor.next_offset for _, tail in found), first)
             for recipe, tail in found:
                 reopening = Reopening(recipe, context.stages, tail.point, self._skips, source_first=tail.source_first)
-                point = await reopened(client, raw, reopening, self._mill_again)
+                point = await self._reopened(client, raw, reopening)
                 chains.append(ChainMill(recipe, point, message_bytes=context.settings.message_bytes))
             return chains
 
-    async def _mill_again(
-        self, records: Sequence[SourceRecord], mill: Callable[[Sequence[SourceRecord]], None]
-    ) -> None:
-        """Mill records of open blocks in a thread, as `feed` does."""
-        self._containment.look(self._skips)
-        for run in self._containment.runs(records):
-            if self._schemas is not None:
-                await self._schemas.learn(run, run[0].offset, self._skips)
-            await self._in_hand(run[0].offset, run[-1].offset, partial(mill, run))
+    async def _reopened(self, client: AIOKafkaConsumer, raw: TopicPartition, reopening: Reopening) -> ResumePoint:
+        """Return a chain's tail with the tokens of its open blocks, whose records are read and milled again."""
+        for start, end in reopening.ranges:
+            async for fetched in read_batches(client, raw, start, end):
+                self._containment.look(self._skips)
+                for run in self._containment.runs(reopening.wanted(fetched)):
+                    if self._schemas is not None:
+                        await self._schemas.learn(run, run[0].offset, self._skips)
+                    await self._in_hand(run[0].offset, run[-1].offset, partial(reopening.take, run))
+        return reopening.point()
 
     async def _in_hand(self, first: int, last: int, action: Callable[[], T]) -> T:
-        """Do something with records from ``first`` to ``last`` in a thread."""
         return await asyncio.to_thread(self._containment.work, first, last, action)
 
     async def _start(self, chains: Sequence[ChainMill]) -> None:
-        """Mill from the lowest place on that a chain wants."""
         rejects = self._context.settings.rejects == "topic"
         self._mill = PartitionMill(self._stages, chains, self._skips, self._note, list_rejected=rejects)
         self.position = self._mill.next_offset
@@ -254,7 +250,6 @@ class RawPartition:
         await inquiry.ask(asked)
 
     async def _mill_judged(self, mill: PartitionMill, inquiry: Inquiry) -> None:
-        """Mill what was asked about, as it is judged, until this is cancelled or the partition halts."""
         try:
             while True:
                 asked = await inquiry.next()
@@ -264,7 +259,6 @@ class RawPartition:
             self._halt(error)
 
     async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch, looked: Looked | None = None) -> None:
-        """Take all steps; what ``looked`` says is known of the records."""
         self._meter.begin(batch.records)
         milled = await self._milled(mill, batch, looked)  # 1
         if batch.generation != self._generation:
@@ -358,7 +352,6 @@ class RawPartition:
             await self._queue_carries(self._mill)
 
     def _look_for_hanging(self) -> None:
-        """Say so, once, when a record takes very long."""
         hanging = self._note.hanging(HANG_SECONDS)
         if hanging is None or hanging == self._hanging:
             return
@@ -423,7 +416,6 @@ class RawPartition:
         self._meter.clock.stop()
 
     def _cease(self) -> None:
-        """Mill and send nothing more."""
         self._generation = None
         if self._inquiry is not None:
             self._inquiry.stop()
@@ -468,6 +460,5 @@ class RawPartition:
 
 
 def _span(batch: FetchedBatch) -> tuple[int, int]:
-    """Return the first and the last offset of the records in work."""
     records = batch.records
     return (records[0].offset, records[-1].offset) if records else (batch.position, batch.position)

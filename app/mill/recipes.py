@@ -22,9 +22,8 @@ from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.topics import Existing
 from ..milling.decoding import FramedDecoder
 from ..milling.decoding.framed_values import schema_number
-from ..milling.document_frame import NONE
 from ..milling.outcomes import Stages
-from ..milling.recipe_stages import complete
+from ..milling.recipe_stages import NONE, complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
 from ..milling.tokenizers.vocabulary import end_of, shown_token, token_for
@@ -36,7 +35,7 @@ if TYPE_CHECKING:  # commands that make recipes need neither Faust nor a web ser
     from faust.types import TP
 
     from .inquiry import DomainLogs
-    from .skip_list import SkipList
+    from .topic_changes import SkipList
 
 NOTHING: Final[frozenset[int]] = frozenset()
 
@@ -89,7 +88,6 @@ def plan_topic(settings: Settings, raw_topic: str, settled: Recipe | None = None
 
 
 def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe: Recipe, *, settled: bool) -> str:
-    """Return which tokens stand around a document and fill blocks up, each with why."""
     said, guessed = "as the settings say", "as its streams were settled" if settled else ""
 
     def shown(ids: tuple[int, ...], why: str) -> str:
@@ -114,7 +112,6 @@ class MillContext:
     streams: Sequence[Settled]
     skip_list: "SkipList"
     token_topics: Mapping[str, Existing]
-    """The token topics as the brokers describe them."""
     letter_bytes: dict[str, int]
     """The largest letter of each topic for dead letters, or for what is filtered out, as last looked up."""
     require_partition: Callable[[int], Awaitable[None]]
@@ -140,7 +137,6 @@ class SchemaWait:
 
     decoder: FramedDecoder
     where: str
-    """Names the partition."""
     show: Callable[[RegistryError | None], None]
     """Called with what is waited for, and with None after that."""
     work: Callable[[int, int, Callable[[], None]], None]
@@ -163,7 +159,6 @@ class SchemaWait:
             await self._learn_one(number, offset)
 
     async def _learn_one(self, number: int, offset: int) -> None:
-        """Learn a schema that the record at ``offset`` is the first one to name."""
         backoff, said = Backoff(FIRST_PAUSE, LONGEST_PAUSE), ""
         try:
             while not self._ended.is_set():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import Final, NamedTuple, Self, TypeAlias, cast
+from typing import Final, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,13 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 
 from .decoding import Decoder, FunctionDecoder, one_by_one
-from .document_columns import DocumentColumns, divide, document_metas
+from .document_columns import DocumentColumns, Integers, divide, document_metas
 from .outcomes import Kind, Outcome, Stages
 from .packing.document_shapes import DocumentShape, chosen, filtered_out
 from .packing.packed_blocks import Stretches, TokenizedDocuments
 from .steps import CustomStep, Step
 from .steps.protocol import Answer, each_alone
 from .tokenizers import TokenBatch
-
-Integers: TypeAlias = npt.NDArray[np.int64]
-
 
 GONE: Final = -1
 """In place of a text's size, behind the step that dropped its document."""
@@ -40,7 +37,6 @@ class ChainPassage:
     """The way of one split's documents through the steps, whether or not they are kept in the end."""
 
     labels: Sequence[str]
-    """Of the steps, in their order."""
     entered: Integers
     """The index of each document's record, ascending; shape ``[documents]``."""
     sizes: Integers
@@ -189,9 +185,9 @@ class RecordColumns:
     records: Sequence[SourceRecord]
     values: Sequence[bytes | None]
     """Those of the records; taken out once, for a record that is touched again may have left the processor's cache."""
-    offsets: npt.NDArray[np.int64]
+    offsets: Integers
     """Shape ``[records]``, ascending."""
-    sizes: npt.NDArray[np.int64]
+    sizes: Integers
     """Shape ``[records]``: bytes of each value, 0 without one."""
 
     @classmethod
@@ -204,13 +200,7 @@ class RecordColumns:
     def part(self, low: int, high: int) -> Self:
         """Return the records ``[low, high)``."""
         between = slice(low, high)
-        return replace(
-            self,
-            records=self.records[between],
-            values=self.values[between],
-            offsets=self.offsets[between],
-            sizes=self.sizes[between],
-        )
+        return type(self)(self.records[between], self.values[between], self.offsets[between], self.sizes[between])
 
     def index(self, offset: int) -> int:
         """Return how many records are below ``offset``."""
@@ -224,7 +214,7 @@ class RecordColumns:
 class KeptDocuments(NamedTuple):
     """Documents in the order of their offsets: those that one split keeps after all steps, if nothing else is said."""
 
-    indices: npt.NDArray[np.int64]
+    indices: Integers
     """Of each document's record among the records; shape ``[documents]``."""
     documents: DocumentColumns
 
@@ -256,8 +246,8 @@ class OutcomeColumns:
     ) -> Self:
         """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
 
-        ``note`` is called with the first and the last offset of the records in work: with one record's, twice, before
-        a user's function sees it.
+        ``note`` is called with the first and the last offset of the records in work: with one record's, twice, before a
+        user's function sees it.
         """
         columns = cls(fetch.records, {})
         noted = note if isinstance(stages.decoder, FunctionDecoder) else None  # which may do anything
@@ -309,7 +299,6 @@ class OutcomeColumns:
         skips: Collection[int],
         note: Callable[[int, int], None] | None,
     ) -> KeptDocuments:
-        """Return the records that are documents, whatever their split; ``values`` are the records'."""
         aside: list[int] = []
         if None in values or skips:
             aside = [n for n, value in enumerate(values) if value is None or self.records[n].offset in skips]
@@ -334,10 +323,7 @@ class OutcomeColumns:
         owners: npt.NDArray[np.intp],
         note: Callable[[int, int], None] | None,
     ) -> tuple[KeptDocuments, npt.NDArray[np.intp]]:
-        """Take the documents that a split owns through all steps, each over those that are still there.
-
-        Returns the documents that stay and, as in ``owners`` (see `SplitRule.owners`), whose they are.
-        """
+        """Take the documents that a split owns through all steps; return those that stay, and whose they are."""
         names = tuple(stages.splits.splits)
         owned = owners != len(names)
         indices, documents, owners = decoded.indices[owned], decoded.documents.chosen(owned), owners[owned]
@@ -376,13 +362,12 @@ class OutcomeColumns:
 
 
 def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
-    """Return what ``decoder`` says of the next value, whose record's offset ``note`` is called with before."""
     offset = next(places)
     note(offset, offset)
     return decoder(value)
 
 
-def _offsets(records: Sequence[SourceRecord]) -> npt.NDArray[np.int64]:
+def _offsets(records: Sequence[SourceRecord]) -> Integers:
     if records and records[-1].offset - records[0].offset == len(records) - 1:  # none is missing
         return np.arange(records[0].offset, records[-1].offset + 1, dtype=np.int64)
     return np.array([record.offset for record in records], dtype=np.int64)
@@ -390,16 +375,12 @@ def _offsets(records: Sequence[SourceRecord]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class ChainOutcomes:
-    """The outcomes of a fetch, or of a part of one, as the chain of one recipe sees them; it holds no text.
-
-    All indices are those of the whole fetch's records.
-    """
+    """The outcomes of a fetch or a part of it, as one chain sees them, without texts; indices are the whole fetch's."""
 
     fetch: RecordColumns
-    kept: npt.NDArray[np.int64]
+    kept: Integers
     """The index of each kept document's record; shape ``[documents]``."""
     documents: TokenizedDocuments
-    """The kept documents."""
     others: list[tuple[int, Kind, str]]
     """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
     passage: ChainPassage | None = None
@@ -467,14 +448,14 @@ class ChainOutcomes:
             TokenizedDocuments.concatenate([part.documents for part in parts]),
             [other for part in parts for other in part.others],
             ChainPassage.concatenate([part.passage for part in parts if part.passage is not None]),
-            _all_of([part.languages for part in parts]),
+            [language for part in parts for language in part.languages or ()] or None,
         )
 
     def flushes(self, first: int) -> list[int]:
         """Return the indices of the flushes from ``first`` on."""
         return [index for index, kind, _ in self.others if kind is Kind.FLUSH and index >= first]
 
-    def between(self, low: int, high: int) -> tuple[TokenizedDocuments, npt.NDArray[np.int64]]:
+    def between(self, low: int, high: int) -> tuple[TokenizedDocuments, Integers]:
         """Return the kept documents of records ``[low, high)``, and the records' indices."""
         first, last = np.searchsorted(self.kept, (low, high)).tolist()
         return self.documents.part(first, last), self.kept[first:last]
@@ -502,9 +483,3 @@ class ChainOutcomes:
             lengths = np.diff(self.documents.bounds[first : last + 1])
             languages = self.languages[first:last] if self.languages is not None else None
             self.passage.count_kept(totals.figures, self.kept[first:last], lengths, languages)
-
-
-def _all_of(parts: Sequence[Sequence[object] | None]) -> list[object] | None:
-    """Return the items of all parts; None where no part has any."""
-    given = [part for part in parts if part is not None]
-    return [item for part in given for item in part] if given else None

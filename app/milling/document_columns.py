@@ -1,6 +1,6 @@
 """Many documents in columns: three list entries cost less for a short document than an object of its own.
 
-`Bounds` say where consecutive items of different sizes begin.
+*Bounds* say where consecutive items of different sizes begin, and where the last one ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,19 +14,22 @@ import orjson
 
 from tokenmill.documents import NO_FIELDS, Document, Scalar, document_meta
 
-Bounds = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
-def join_bounds(parts: Iterable[Bounds]) -> Bounds:
+def join_bounds(parts: Iterable[Integers]) -> Integers:
     """Join the bounds of several parts into one array that starts at 0; ``[0]`` where there are no parts."""
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *map(np.diff, parts)]))
 
 
-def divide(sizes: npt.NDArray[np.int64], *, items: int, room: int) -> Iterator[tuple[int, int]]:
-    """Divide items into ranges ``[low, high)`` of at most ``items`` items and a total size of at most ``room``.
+def numbered(counts: Integers) -> tuple[Integers, Integers]:
+    """Return the owner of each of so many parts, and its number among those of its owner."""
+    owners = np.repeat(np.arange(len(counts)), counts)
+    return owners, np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
 
-    An item larger than ``room`` gets a range of its own.
-    """
+
+def divide(sizes: Integers, *, items: int, room: int) -> Iterator[tuple[int, int]]:
+    """Divide items into ranges of at most ``items``, of a total size of at most ``room`` where it is more than one."""
     size_to = np.append(0, np.cumsum(sizes))
     low = 0
     while low < len(sizes):
@@ -97,7 +100,7 @@ class Metas(NamedTuple):
     """The metas of consecutive documents, one after the other."""
 
     data: bytes
-    bounds: npt.NDArray[np.int64]
+    bounds: Integers
     """Shape ``[documents + 1]``: the meta of document ``n`` is ``data[bounds[n] : bounds[n + 1]]``."""
 
     @classmethod

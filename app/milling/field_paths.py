@@ -20,10 +20,7 @@ def path_parts(path: str) -> tuple[str, ...]:
 
 
 def find_field(row: Mapping[str, Any], path: str, absent: Any = None) -> Any:
-    """Return the field that ``path`` names, ``absent`` where there is none.
-
-    Arrays are not gone into: a path leads from object to object.
-    """
+    """Return the field that ``path`` names from object to object, not into arrays; ``absent`` where there is none."""
     if path in row:
         return row[path]
     if "." not in path:

@@ -16,15 +16,11 @@ _SHOWN_CHARACTERS: Final = 500
 
 
 class NativeCode:
-    """A context: within it, a panic of native code is raised as `PanicError`; everything else passes as it is.
-
-    It can be used again and again, by several threads at a time.
-    """
+    """A context of any number of threads: a panic of native code, named so in messages, is raised as `PanicError`."""
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        """Name the code for messages, for example ``tokenizers``."""
         self._name = name
 
     def __enter__(self) -> None:
@@ -33,7 +29,6 @@ class NativeCode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Raise `PanicError` in place of a panic."""
         if error is not None and is_panic(error):
             raise PanicError(f"{self._name} panicked ({shown_error(error)})") from error
 

@@ -82,7 +82,6 @@ class Stages:
     `every_step_counts`."""
 
     def __post_init__(self) -> None:
-        """Name the steps once, for they are asked for with each record."""
         labels = step_labels(step.name for step in self.steps)
         object.__setattr__(self, "labels", labels)
         counted = self.every_step_counts or not SHORT_FORMS.issuperset(labels)
@@ -93,8 +92,8 @@ class Stages:
     ) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
 
-        The document as it came to each step, and as it left the last one, is appended to ``passed``. Raises nothing for
-        any record: what cannot be a document is dead-lettered.
+        The document as it came to each step, and as it left the last one, is appended to ``passed``. Raises nothing:
+        what cannot be a document is dead-lettered.
         """
         if record.value is None:
             return Outcome(record, Kind.FLUSH if self.allow_flush and is_flush(record) else Kind.TOMBSTONE)
@@ -111,7 +110,7 @@ class Stages:
     def after_steps(
         self, record: SourceRecord, split: str, document: Document, passed: list[Document] | None = None
     ) -> Outcome:
-        """Return what all steps make of a record's document, one after the other; ``passed`` is as for `outcome`."""
+        """Return what all steps make of a record's document; ``passed`` is as for `outcome`."""
         passed = [] if passed is None else passed
         passed.append(document)
         for label, step in zip(self.labels, self.steps, strict=True):
@@ -134,7 +133,7 @@ class Stages:
 
     @classmethod
     def dropped(cls, record: SourceRecord, split: str, label: str, answer: Rejected | RecordError) -> Outcome:
-        """Return the outcome of a document that the step of this label filtered out, or cannot answer for."""
+        """Return the outcome of a document that a step filtered out, or cannot answer for."""
         if isinstance(answer, RecordError):
             return cls.refused(record, split, answer)
         return Outcome(record, Kind.FILTERED, split, counting_key(label, answer.reason), answer.detail)

@@ -50,14 +50,12 @@ class Reference:
     start_offset: int
     skips: Collection[int] = ()
     totals: Totals = field(default_factory=Totals)
-    """Over all records read so far."""
     _packing: ReferencePacking = field(init=False)
     _number: int = 0
     chain: bytes = field(init=False)
     """The hash after the last block so far."""
 
     def __post_init__(self) -> None:
-        """Begin before block 0."""
         self._packing = REFERENCES[self.recipe.packing](self.recipe)
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self.chain = xxhash.xxh3_128_digest(seed)
@@ -66,10 +64,7 @@ class Reference:
     def resumed(
         cls, recipe: Recipe, stages: Stages, partition: int, point: ResumePoint, skips: Collection[int] = ()
     ) -> Self:
-        """Return the chain from ``point`` on, which must be between two documents.
-
-        Raises ValueError where it is in the middle of one, whose tokens are not known here.
-        """
+        """Return the chain from ``point`` on. Raises ValueError where it is in the middle of a document."""
         if point.cursor.taken:
             raise ValueError(f"the point is in the middle of the document at offset {point.cursor.next_offset}")
         reference = cls(recipe, stages, partition, point.cursor.next_offset, skips, point.totals.copy())

@@ -80,7 +80,10 @@ def division(shards: int | None, splits: Mapping[str, int]) -> tuple[int, dict[s
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How the shards are divided, and what decides a record's shard."""
+    """How the shards are divided, and what decides a record's shard.
+
+    Raises SettingsError, which names the setting, for a rule that cannot be kept.
+    """
 
     shards: int = DEFAULT_SHARDS
     splits: Mapping[str, int] = field(default_factory=lambda: DEFAULT_SPLITS)
@@ -93,7 +96,6 @@ class SplitRule:
     _only: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a rule that cannot be kept. Raises SettingsError, which names the setting."""
         self._check()
         names = tuple(self.splits)
         object.__setattr__(self, "_names", names)
@@ -124,10 +126,7 @@ class SplitRule:
         return self._split(key.encode())
 
     def owners(self, documents: DocumentColumns) -> npt.NDArray[np.intp]:
-        """Return `split_of_document` of each, as the split's number in the order of ``splits``.
-
-        Shape ``[documents]``; the number is ``len(splits)`` where no split owns the shard.
-        """
+        """Return the number of each document's split in the order of ``splits``; ``len(splits)`` where none owns it."""
         if self._only is not None:
             return np.zeros(len(documents), np.intp)
         digests = b"".join([_MD5(key.encode()).digest() for key in self._keys(documents)])

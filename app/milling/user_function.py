@@ -1,24 +1,15 @@
 """A user's own function, named by its import path: the step ``function``, or a decoder (``decode``).
 
-It returns a `Document`, or a reason (a string) or None where there is none::
-
-    def longer_than_its_title(document: Document) -> Document | str:
-        title = document.fields.get("title") or ""
-        return document if len(document.text) > len(str(title)) else "only_a_title"
-
-
-    longer_than_its_title.version = "1"
-    longer_than_its_title.reasons = ("only_a_title",)
-
-It must be pure: the answer depends on the argument alone, because every worker, restart and verification has to get the
-same one. With ``version`` its author promises that: it goes into the fingerprint, and a change of any answer needs a
-new one. ``reasons`` are all the reasons that it may give; any other, None included, is counted as ``rejected``.
+It returns a `Document`, or a reason (a string) or None where there is none; docs/own_functions.md has an example. It
+must be pure, because every worker, restart and verification has to get the same answer. With ``version`` its author
+promises that: it goes into the fingerprint, and a change of any answer needs a new one. ``reasons`` are all the reasons
+that it may give; any other, None included, is counted as ``rejected``.
 
 Modules of a user's own are looked for in the working directory here alone. Commands run in folders of data, which
 somebody else may have filled: a file ``http.py`` there must never be imported in place of the library's, nor one whose
-name a library merely tries (``uvloop``, ``simplejson``). So the working directory is on no module path. Once a setting
-(``function``, ``decode``) or ``--map`` names a function there, its module is found in it, and what that module's own
-code imports. It is looked in last: what Python finds elsewhere is never taken from there.
+name a library merely tries (``uvloop``). So the working directory is on no module path. Once a setting or ``--map``
+names a function there, its module is found in it, and what that module's own code imports, but last: what Python finds
+elsewhere is never taken from there.
 """
 
 import logging
@@ -49,7 +40,6 @@ class OwnModuleFinder(MetaPathFinder):
     """Finds modules in one folder: those that a setting named, and those that modules of the folder import."""
 
     def __init__(self, folder: str) -> None:
-        """Look in ``folder``, an absolute path."""
         self.folder = folder
         self.named: set[str] = set()
         """Modules and packages without a dot in their names."""
@@ -146,10 +136,7 @@ class UserFunction:
         return {"path": self.path, "version": self.version}
 
     def __call__(self, argument: object) -> Document | str:
-        """Return the document that the function returned, or its reason: one of ``reasons``, or `REJECTED`.
-
-        Raises RecordError: `FUNCTION_FAILED`, or a part of the document is over its limit.
-        """
+        """Return the document, a known reason or `REJECTED`. Raises RecordError: `FUNCTION_FAILED`, or over a limit."""
         try:
             with _CALLED:
                 answer = self.function(argument)
@@ -213,21 +200,15 @@ def _imported(said: str, path: str) -> Any:
     try:
         with _CALLED:
             return import_own(path)
-    except ValueError as error:
-        if path.partition(":")[2]:
-            raise SettingsError(_not_imported(said, error)) from error
-        raise SettingsError(f"{said} is no import path: {error}") from error
     except MemoryError:
         raise
     except Exception as error:
-        raise SettingsError(_not_imported(said, error)) from error
-
-
-def _not_imported(said: str, error: Exception) -> str:
-    return (
-        f"{said} cannot be imported ({shown_error(error)}): is its folder on PYTHONPATH, or the working directory, "
-        "where modules are looked for last, and does the module import by itself?"
-    )
+        if isinstance(error, ValueError) and not path.partition(":")[2]:
+            raise SettingsError(f"{said} is no import path: {error}") from error
+        raise SettingsError(
+            f"{said} cannot be imported ({shown_error(error)}): is its folder on PYTHONPATH, or the working directory, "
+            "where modules are looked for last, and does the module import by itself?"
+        ) from error
 
 
 def _is_text(value: object) -> TypeGuard[str]:

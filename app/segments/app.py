@@ -24,7 +24,7 @@ from ..worker.ending import end_for, end_process
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, faust_options
 from .era_bringing import EraBringer
-from .store_opening import bring_stream
+from .following import bring_stream
 from .token_partition import SegmentContext, TokenPartition
 
 
@@ -66,8 +66,6 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         return TokenPartition(tp, self._contexts[tp.topic])
 
     async def _watch_control(self, streams: Sequence[Settled]) -> None:
-        """Read on what people say of messages that halt readers, and let partitions that halted go on; never return."""
-
         async def ask(client: AIOKafkaConsumer) -> None:
             await read_on(client, {settled.stream.control_topic: settled.control for settled in streams})
             self.partitions.look_after_halted()

@@ -23,7 +23,9 @@ from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 0.5
-"""How often control topics are read, but where no era has come for a while: what a new one waits at most."""
+"""How often control topics are read: what a new era waits at most, apart from its blocks ..."""
+LOOKS_PER_ERA: Final = 8
+"""... but where none has come for a while: there are as many looks within the longest life of an open era."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
 """What only a person can remedy."""
 
@@ -70,7 +72,7 @@ class EraBringer:
             return QUIET if rests else None
 
         shortest = min((settings.for_topic(name).era_max_seconds for name in settings.raw_topics), default=0.0)
-        longest = min(QUIET_LOOK_SECONDS, shortest / 8)  # so many looks within the longest life of an open era
+        longest = min(QUIET_LOOK_SECONDS, shortest / LOOKS_PER_ERA)
         await ask_repeatedly(settings, ask, LOOK_SECONDS, "no eras can be read now", longest=longest)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:

@@ -35,12 +35,18 @@ from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import free_bytes, measure
 from ..telemetry.reporting import WorkerReporter
 from .era_bringing import EraBringer
+from .following import bring_stream
 from .retiring import retire
-from .store_opening import bring_stream
 from .token_partition import SegmentContext, TokenPartition
 
 PASSING: Final = (errors.BrokerError, KafkaError, errors.SourceError, errors.DiskError, OSError)
 """What a new start gets over: it looks at everything again, and goes on with what the store holds."""
+POLL_MS: Final = 500
+"""How long one poll of a partition waits for records; also how soon a change of its leader is noticed."""
+FETCH_OPTIONS: Final = {"max_partition_fetch_bytes": 2 << 20, "fetch_max_wait_ms": 500}
+"""As the workers have it: bytes of one partition in a fetch, and how long one at the end of the log waits for some."""
+HALT_SECONDS: Final = 1.0
+"""How often it is looked whether the reason of a halt has ended."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -116,10 +122,7 @@ class StreamFlow:
                 self._looked[tp] = end
 
     async def run(self) -> None:
-        """Append what comes, and start again after what a new start gets over; raises only what it does not.
-
-        A start locks and recovers each directory, and finds the place by what the store holds: as after a SIGKILL.
-        """
+        """Append what comes, and start again, as after a SIGKILL, after what a new start gets over; raises all else."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, healthy=LONGEST_PAUSE)
         while True:
             began = time.monotonic()
@@ -137,8 +140,7 @@ class StreamFlow:
         async def failure() -> None:
             await failed
 
-        options = {"max_partition_fetch_bytes": 2 << 20, "fetch_max_wait_ms": 500}  # as the workers have it
-        async with consumer(self._settings, **options) as client:
+        async with consumer(self._settings, **FETCH_OPTIONS) as client:
             client.assign(self.topics)
             for tp in self.topics:  # nothing is fetched before a partition has its place
                 client.pause(tp)
@@ -195,12 +197,11 @@ class StreamFlow:
         while True:
             if partition.halt:
                 client.pause(tp)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(HALT_SECONDS)
                 if partition.may_go_on():
                     await partition.resume()
                 continue
-            # This is also how soon a change of the leader is noticed.
-            records: Sequence[Any] = (await client.getmany(tp, timeout_ms=500)).get(tp, ())
+            records: Sequence[Any] = (await client.getmany(tp, timeout_ms=POLL_MS)).get(tp, ())
             self._require_leader(client, tp)
             position = await client.position(tp)
             if records or position > self._passed[tp]:
@@ -315,11 +316,8 @@ class CheckpointKeeper:
                     f"a state is one of stream {stream!r}, which is not in {self._store} (streams there: "
                     f"{', '.join(streams_in(self._store)) or 'none'}): name states of runs over these"
                 )
-            needed = first_needed(
-                self._store,
-                read_stream(self._store, stream),
-                [position for position in positions if position.sequence.stream == stream],
-            )
+            own = [position for position in positions if position.sequence.stream == stream]
+            needed = first_needed(self._store, read_stream(self._store, stream), own)
             for partition in [number for number in partitions_in(self._store, stream) if number < len(needed)]:
                 retired = retire(self._store, stream, partition, needed[partition])
                 if retired.segments:
@@ -433,8 +431,6 @@ class Mirror:
             await self._find(client, group)
 
     async def _look_on(self, group: asyncio.TaskGroup) -> None:
-        """Look for streams and partitions, and see how far behind each is, again and again."""
-
         async def ask(client: AIOKafkaConsumer) -> None:
             if not self._once:
                 await self._find(client, group)

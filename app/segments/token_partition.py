@@ -1,7 +1,7 @@
 """One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end.
 
-What continues the chain is appended as it comes, and committed in time. What is done about a missing block is in
-`app.segments.following`, and where a partition begins, on disk and on its topic, in `store_opening`.
+What continues the chain is appended as it comes, and committed in time. Where a partition begins,
+on disk and on its topic, and what is done about a missing block, is in `app.segments.following`.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
-from .following import GapSearch, find_start
-from .store_opening import cut_off, holds_beginning, late_start, open_writer
+from .following import GapSearch, cut_off, find_start, holds_beginning, late_start, open_writer
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 """What only a person can remedy: the topic or the store contradicts itself, or the stream."""
@@ -88,10 +87,7 @@ class BlockAppender:
         self._acceptor = self._new_acceptor()
 
     def append(self, records: Sequence[SourceRecord], search: GapSearch) -> Gap | None:
-        """Append the records' new blocks; return a gap if there is one. ``search`` sees every message.
-
-        What is right before an error is committed, so that it is not lost with the halt.
-        """
+        """Append new blocks; return a gap if there is one. Before an error is raised, the rest is committed."""
         gap: Gap | None = None
         for record in records:
             try:
@@ -208,10 +204,7 @@ class TokenPartition:
         return self._gaps.vain_looks
 
     async def resume(self) -> None:
-        """Lock and recover the partition's directory, however long another holds it; then follow the token topic.
-
-        After a halt it may be called again (`may_go_on`), and begins as if for the first time.
-        """
+        """Lock and recover the directory, however long another holds it; follow the topic. Also after a halt."""
         self._clock.enter("resume")
         if self.halt is not None:
             await self.closed()
@@ -250,16 +243,12 @@ class TokenPartition:
         return appender
 
     def _wait(self, event: str, error: TokenMillError) -> None:
-        """Say what the partition waits for, each reason once."""
         if str(self.waiting) != str(error):
             self._log.warning(event, reason=str(error))
         self.waiting = error
 
     async def _begin_late(self, client: AIOKafkaConsumer, appender: BlockAppender) -> bool:
-        """Let a partition of which the store holds nothing begin where the token topic does.
-
-        Return whether the next block can come: False where the topic does not hold a segment's first block yet.
-        """
+        """Let a partition without blocks begin where its topic does; return whether the next block can come."""
         tokens, context, writer = self._tokens, self._context, appender.writer
         if await holds_beginning(client, tokens, context.recipe, writer.next_block) or writer.begun:
             return True
@@ -274,7 +263,6 @@ class TokenPartition:
         return True
 
     async def _find_start(self, client: AIOKafkaConsumer, appender: BlockAppender) -> int:
-        """Return an offset at or below the next block: the writer's hint where that is true, else found by number."""
         tokens, recipe, writer = self._tokens, self._context.recipe, appender.writer
         held = (await offsets(client, [tokens]))[tokens]
 
@@ -287,7 +275,6 @@ class TokenPartition:
         return start
 
     async def _start(self, offset: int, *, first: int | None = None) -> None:
-        """Follow the token topic from ``offset``; ``first`` is where it begins, if that is known."""
         from_first = offset == first
         self._gaps.began(cut=from_first and offset > 0, from_first=from_first)
         self._generation = await self._context.start_partition(self.tp, offset)
@@ -389,7 +376,6 @@ class TokenPartition:
             self._halt(error)
 
     async def _look_again(self, appender: BlockAppender) -> None:
-        """Read from the partition's start."""
         async with consumer(self._context.settings) as client:
             first, _ = (await offsets(client, [self._tokens]))[self._tokens]
             start = first

@@ -16,10 +16,9 @@ from tokenmill.errors import SettingsError
 from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
 
-from ..milling.document_frame import TemplateName
 from ..milling.duplicates.parameters import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division
-from ..milling.tokenizers import EngineName, SpecialTokens, text_limit_of
+from ..milling.tokenizers import EngineName, SpecialTokens, TemplateName, text_limit_of
 from . import values as kinds
 
 

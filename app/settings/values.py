@@ -16,8 +16,7 @@ from tokenmill.packings import canonical_packing
 
 from ..milling.decoding import MODES
 from ..milling.duplicates.parameters import canonical_dedup
-from ..milling.steps.pipeline import canonical_entries
-from ..milling.steps.registry import spelled_out
+from ..milling.steps.pipeline import canonical_entries, spelled_out
 
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -16,7 +16,7 @@ import xxhash
 from tokenmill.errors import InputError
 from tokenmill.redaction import redacted
 
-from ..milling.hub import listening, reason
+from ..milling.tokenizers.vocabulary import listening, reason
 from .conditions import number_in
 from .file_sources import Chunker, Reading
 from .formats.columnar import sound

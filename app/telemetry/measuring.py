@@ -14,7 +14,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import Totals
 
-from ..milling.chain_mill import ChainMill
+from ..milling.partition_mill import ChainMill
 from . import worker_metrics as metrics
 
 if TYPE_CHECKING:  # which counts by what is here

@@ -17,7 +17,7 @@ from ..kafka.clients import consumer, offsets, read_range
 from ..kafka.control_log import ignore_record, record_hash, skip_request_record
 from ..kafka.control_topic import Settled, require_topic, settled_stream, settled_streams, write_control
 from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
-from ..mill.skip_list import has_passed
+from ..mill.topic_changes import has_passed
 from ..milling.decoding.framed_values import schema_number
 from ..settings import Settings
 from .kafka_reading import TOKENS_PREFIX, require_offset, require_record, topic_ranges

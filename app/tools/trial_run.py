@@ -13,7 +13,7 @@ from ..funnel.trial import Trial
 from ..mill.recipes import RawTopicPlan, plan_topic
 from ..milling.columns import PART_BYTES, PART_RECORDS
 from ..milling.decoding import FORMATS
-from ..milling.steps.registry import PROFILES
+from ..milling.steps.pipeline import PROFILES
 from ..milling.tokenizers import RAW_BYTES
 from ..settings import Settings
 from ..sources.items import DocumentSource, ItemChunk, Place, Refused, where_words

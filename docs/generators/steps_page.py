@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS
-from tokenmill.app.milling.steps.pipeline import MAX_STEPS
-from tokenmill.app.milling.steps.registry import PROFILES, STEPS, toml_value
+from tokenmill.app.milling.steps.pipeline import MAX_STEPS, PROFILES, STEPS, toml_value
 from tokenmill.parameters import MAX_LIST_BYTES, parameters_of
 from tokenmill.recipe_differences import step_in_words
 
@@ -146,7 +145,7 @@ def _profiles() -> Iterator[str]:
 
 
 def _step(name: str) -> Iterator[str]:
-    step = STEPS[name].step
+    step = STEPS[name]
     yield f"### {name}"
     yield ""
     yield from (line.strip().replace("``", "`") for line in (step.__doc__ or "").strip().split("\n"))

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tokenmill.app.cli import create_cli
-from tokenmill.app.milling.steps.registry import PROFILES, STEPS
+from tokenmill.app.milling.steps.pipeline import PROFILES, STEPS
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
 

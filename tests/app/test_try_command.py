@@ -11,7 +11,7 @@ import pytest
 
 from tests.app.commands import Told, invoke
 from tokenmill.app.cli import progress, trying
-from tokenmill.app.milling.steps.registry import PROFILES
+from tokenmill.app.milling.steps.pipeline import PROFILES
 from tokenmill.app.tools.trial_run import TrialProgress
 from tokenmill.errors import InputError, SettingsError
 

@@ -34,7 +34,7 @@ def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
 def test_the_innermost_known_function_decides() -> None:
     """A library that a stage calls is part of it."""
     outer = "/somewhere/app/mill/raw_partition.py:RawPartition._feed"
-    inner = "/somewhere/app/milling/packing/concat_packing.py:ConcatPacking.add"
+    inner = "/somewhere/app/milling/packing/packed_blocks.py:ConcatPacking.add"
     packing = _stack(outer, inner, f"{SITE}/numpy/core.py:insert")
     assert stage_of(packing) == "pack"
     assert stage_of(_stack("/somewhere/app/heartbeat.py:Heartbeat._beat")) == "other"

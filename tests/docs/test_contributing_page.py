@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.steps import Rejected, registry
-from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline
-from tokenmill.app.milling.steps.registry import RegisteredStep, steps_as_toml
+from tokenmill.app.milling.steps import Rejected, pipeline
+from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline, steps_as_toml
 from tokenmill.documents import Document, Limits
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +21,9 @@ def test_the_example_is_a_step_like_every_other(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "digits_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     monkeypatch.syspath_prepend(tmp_path)
     kind: Any = import_module("digits_of_the_page").DigitsStep
-    steps = registry.STEPS
+    steps = pipeline.STEPS
     assert isinstance(steps, dict)
-    monkeypatch.setitem(steps, "digits", RegisteredStep(kind))
+    monkeypatch.setitem(steps, "digits", kind)
     read = read_pipeline([{"name": "digits", "most": 0.25}])
     (step,) = open_pipeline(read.entries, limits=Limits(1000, 100, 100))
     texts = DocumentColumns.without_fields(["a1b2c3", "abc1"], [None, None])

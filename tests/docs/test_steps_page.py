@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from docs.generators.steps_page import page
-from tokenmill.app.milling.steps.pipeline import canonical_entries
-from tokenmill.app.milling.steps.registry import STEPS
+from tokenmill.app.milling.steps.pipeline import STEPS, canonical_entries
 from tokenmill.parameters import parameters_of
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "steps.md"
@@ -22,8 +21,8 @@ def test_every_step_and_parameter_is_described() -> None:
     """In a sentence."""
     for name, one in STEPS.items():
         assert f"\n### {name}\n" in page()
-        assert (one.step.__doc__ or "").strip()
-        for parameter in parameters_of(one.step):
+        assert (one.__doc__ or "").strip()
+        for parameter in parameters_of(one):
             assert parameter.description.endswith("."), (name, parameter.name)
 
 

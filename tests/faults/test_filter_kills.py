@@ -16,7 +16,7 @@ from tests.faults.trial import Trial
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernels
-from tokenmill.app.milling.steps.registry import STEPS
+from tokenmill.app.milling.steps.pipeline import STEPS
 
 for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
     pytest.importorskip(library)

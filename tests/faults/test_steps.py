@@ -21,7 +21,7 @@ from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.skip_list import has_passed
+from tokenmill.app.mill.topic_changes import has_passed
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify

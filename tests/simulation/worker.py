@@ -11,9 +11,8 @@ from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
 from tokenmill.app.mill.publisher import LogEnd
-from tokenmill.app.milling.chain_mill import ChainMill
 from tokenmill.app.milling.packing.reopening import Reopening
-from tokenmill.app.milling.partition_mill import Milled, PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, Milled, PartitionMill
 from tokenmill.app.worker.in_flight import HALTING
 from tokenmill.errors import MovedError
 from tokenmill.reading.continuing import ResumePoint, Tail, find_tail

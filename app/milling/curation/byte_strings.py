@@ -16,6 +16,9 @@ from .compiled import compiled
 PADDING: Final = 8
 
 Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+Verdicts = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _LAST_FACTOR: Final = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT: Final = np.uint64(32)

@@ -8,8 +8,8 @@ from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
 from ..document_columns import DocumentColumns
+from ..steps.pipeline import STEPS
 from ..steps.protocol import Answer, Rejected, Step
-from ..steps.registry import STEPS
 from ..tokenizers.protocol import PROBE
 
 WITH_KERNELS: Final = frozenset({"c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"})
@@ -38,10 +38,7 @@ class KernelStep(ABC):
 
     @abstractmethod
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Return the index and the answer of each document that does not stay as it is, ascending.
-
-        Raises EngineError where a document of the sample has another answer by the reference; none should be used.
-        """
+        """Answer as `Step.many`. Raises EngineError where the reference answers otherwise for one of a sample."""
 
     @abstractmethod
     def check(self, texts: Sequence[str]) -> None:
@@ -49,10 +46,7 @@ class KernelStep(ABC):
 
 
 def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
-    """Return the steps, with kernels where these can be used; and why not, or nothing where they are.
-
-    Nothing is imported where no step has a kernel.
-    """
+    """Return the steps, with kernels where these can be used; and why not, or nothing where they are."""
     if not any(step.name in WITH_KERNELS for step in steps):
         return tuple(steps), ""
     try:
@@ -69,14 +63,13 @@ def compile_kernels() -> None:
     """Compile all kernels; their machine code is kept on return (`compiled.py` says where), for an image to bring.
 
     It is code for this processor, and for any other of its kind with ``NUMBA_CPU_NAME=generic``. Raises ImportError
-    where numba, or a library of a step, is not installed; and SettingsError where kernels and references do not agree
-    here.
+    where numba, or a library of a step, is not installed; SettingsError where kernels and references do not agree here.
     """
     from ..duplicates.window import compile_window  # noqa: PLC0415 - optional, and slow to load
     from .fast_steps import with_kernels  # noqa: PLC0415 - the same
 
     texts = DocumentColumns.without_fields(["A text."], [None])
-    for step in with_kernels([STEPS[name].step() for name in sorted(WITH_KERNELS)]):
+    for step in with_kernels([STEPS[name]() for name in sorted(WITH_KERNELS)]):
         list(step.many(texts))  # which compiles what compares a sample, too
     compile_window()
 

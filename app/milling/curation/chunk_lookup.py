@@ -1,6 +1,7 @@
-"""The words of chunks that were met before, in an open-addressing table: kernels find chunks in it and learn new ones.
+"""Texts of a part of a fetch, cut into chunks at white space; and the words of chunks that were met before, in a table.
 
-A chunk is found by comparing its bytes.
+Kernels find chunks in the open-addressing table, by comparing their bytes, and learn new ones. All steps of a recipe
+share both.
 """
 
 from typing import Final, NamedTuple
@@ -8,24 +9,149 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import PADDING, Bytes, eight_bytes, equal_bytes, hash_bytes, polynomial
-from .chunk_words import LEFT_TO_SPACY, NOTHING_TO_JOIN, Characters, cut_chunk, hash_of, rejoin, special_case
+from .byte_strings import PADDING, Bytes, Numbers, eight_bytes, equal_bytes, hash_bytes, polynomial
+from .chunk_words import (
+    ALPHABETIC,
+    LEFT_TO_SPACY,
+    NOTHING_TO_JOIN,
+    PUNCTUATION,
+    SENTENCE_END,
+    SYMBOL,
+    Characters,
+    EnglishRules,
+    Hashes,
+    cut_chunk,
+    hash_of,
+    rejoin,
+    special_case,
+)
 from .compiled import compiled
-from .english_rules import ALPHABETIC, PUNCTUATION, SENTENCE_END, SYMBOL, EnglishRules
+from .words import CHUNK_CHARACTERS
 
-WORD_ALPHABETIC: Final = 1
-"""A character of the word is alphabetic."""
-WORD_NO_SYMBOL: Final = 2
-"""A character of the word is none of `SYMBOLS`."""
-WORD_PUNCTUATION: Final = 4
-"""spaCy's ``is_punct``."""
-WORD_SENTENCE_END: Final = 8
-"""The word is one of the sentencizer's characters."""
+FIRST, SPACE, WHITE, CUT = range(4)
+"""What stands before a chunk: nothing, at the text's beginning; exactly one space; other white space, for spaCy a word
+of its own, which is stripped later; nothing, where it is the next piece of a long one (`CHUNK_CHARACTERS`)."""
+_SPACE: Final = ord(" ")
 
-CHUNK_REJOINED: Final = 1
-"""spaCy may have put words of the chunk together."""
-CHUNK_ODD: Final = 2
-"""The words are not the chunk's characters, one after the other."""
+
+class TextPart(NamedTuple):
+    """Texts, one after the other, and their chunks: what stands between white space (`str.split`)."""
+
+    data: Bytes
+    """All texts in UTF-8, and eight bytes more."""
+    begin: Numbers
+    """Shape ``[texts]``, as the next four."""
+    end: Numbers
+    characters: Numbers
+    first: Numbers
+    """The text's chunks are ``[first, last)``."""
+    last: Numbers
+    irregular: npt.NDArray[np.bool_]
+    """Whether the text's words may be others than those of its chunks, one after the other."""
+    chunk_begin: Numbers
+    """Shape ``[chunks]``, as the next two."""
+    entry: npt.NDArray[np.int32]
+    """Of each chunk in the `WordTable`."""
+    gap: Bytes
+    """What stands before each chunk: `FIRST`, `SPACE`, `WHITE` or `CUT`."""
+
+
+@compiled
+def white_space(data: Bytes, at: int) -> int:
+    """Return the length of the white space character (`str.isspace`) that begins at ``at``; 0 if there is none."""
+    lead = data[at]
+    if lead <= 0x20:
+        return 1 if 9 <= lead <= 13 or lead >= 28 else 0
+    if lead < 0xC2 or lead > 0xE3:
+        return 0
+    if lead == 0xC2:
+        return 2 if data[at + 1] in (0x85, 0xA0) else 0
+    second, third = data[at + 1], data[at + 2]
+    if lead == 0xE2:
+        if second == 0x80:
+            return 3 if third <= 0x8A or third in (0xA8, 0xA9, 0xAF) else 0
+        return 3 if second == 0x81 and third == 0x9F else 0
+    if lead == 0xE1:
+        return 3 if second == 0x9A and third == 0x80 else 0
+    return 3 if lead == 0xE3 and second == 0x80 and third == 0x80 else 0
+
+
+@compiled
+def line_break(data: Bytes, at: int, end: int) -> int:
+    r"""Return the length of the line break (`str.splitlines`, ``\r\n`` is one) at ``at``; 0 if there is none."""
+    lead = data[at]
+    if lead < 0x20:
+        if lead == 0x0D and at + 1 < end and data[at + 1] == 0x0A:
+            return 2
+        return 1 if 0x0A <= lead <= 0x0D or 0x1C <= lead <= 0x1E else 0
+    if lead == 0xC2:
+        return 2 if data[at + 1] == 0x85 else 0
+    if lead == 0xE2 and data[at + 1] == 0x80:
+        return 3 if data[at + 2] in (0xA8, 0xA9) else 0
+    return 0
+
+
+@compiled
+def count_characters(data: Bytes, begin: int, end: int) -> int:
+    """Return how many characters ``data[begin:end]`` has."""
+    count = 0
+    for at in range(begin, end):
+        count += (data[at] & 0xC0) != 0x80
+    return count
+
+
+@compiled
+def find_chunks(
+    data: Bytes, begin: Numbers, end: Numbers, last: Numbers, chunk_begin: Numbers, chunk_end: Numbers, gap: Bytes
+) -> int:
+    """Cut texts at white space; fill ``last`` (of each text) and the chunks, and return the longest one's bytes."""
+    count = longest = 0
+    for text in range(len(begin)):
+        at, stop = begin[text], end[text]
+        kind = FIRST
+        while at < stop:
+            start = at
+            while at < stop:
+                length = white_space(data, at)
+                if length == 0:
+                    break
+                at += length
+            if at > start:
+                kind = SPACE if kind == CUT and at == start + 1 and data[start] == _SPACE else WHITE
+            if at >= stop:
+                break
+            chunk_begin[count], gap[count] = at, kind
+            start, characters = at, 0
+            while at < stop:
+                byte = data[at]
+                if byte <= _SPACE or byte > 0x7F:
+                    if white_space(data, at):
+                        break
+                    characters += (byte & 0xC0) != 0x80
+                else:
+                    characters += 1
+                if characters > CHUNK_CHARACTERS:
+                    break
+                at += 1
+            chunk_end[count] = at
+            longest = max(longest, at - start)
+            kind = CUT
+            count += 1
+        last[text] = count
+    return longest
+
+
+@compiled
+def hash_texts(part: TextPart, rows: Numbers, keys: Hashes) -> None:
+    """Fill the hash of each row's text, the same one in every process."""
+    for number in range(len(rows)):
+        keys[number] = hash_bytes(part.data, part.begin[rows[number]], part.end[rows[number]], np.uint64(0))
+
+
+WORD_ALPHABETIC, WORD_NO_SYMBOL, WORD_PUNCTUATION, WORD_SENTENCE_END = 1, 2, 4, 8
+"""Of a word: a character is alphabetic, or none of `SYMBOLS`; spaCy's ``is_punct``; it is one of the sentencizer's."""
+CHUNK_REJOINED, CHUNK_ODD = 1, 2
+"""spaCy may have put words of the chunk together; the words are not the chunk's characters, one after the other."""
 
 KEY, BYTES, CHARACTERS, FIRST_WORD, WORDS, FULL_WORDS, FULL_CHARACTERS, ALPHABETIC_WORDS = range(8)
 """Columns of ``chunks``: where the chunk's bytes begin in ``keys``, and how many they are; its characters; where its
@@ -50,24 +176,24 @@ _SIXTEEN: Final = np.uint64(0xFFFF)
 class WordTable(NamedTuple):
     """Chunks and their words. An entry is a chunk; its words stand one after the other."""
 
-    slots: npt.NDArray[np.uint64]
+    slots: Hashes
     """The upper half of a hash, and an entry's number plus one; 0 where a place is free. At most half full."""
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
     """Of each entry; 0 for one that is in no slot, for it has the words of a chunk among others."""
     chunks: npt.NDArray[np.int32]
     """Shape ``[entries, 8]``: the columns above."""
-    flags: npt.NDArray[np.uint8]
+    flags: Bytes
     """``CHUNK_…`` of each entry."""
-    first_hash: npt.NDArray[np.uint64]
+    first_hash: Hashes
     """`string_hash` of the first word, and of the last one, before spaCy puts words together; 0: not known."""
-    last_hash: npt.NDArray[np.uint64]
+    last_hash: Hashes
     keys: Bytes
     """The chunks, and eight bytes more."""
-    words: npt.NDArray[np.uint64]
+    words: Hashes
     """Shape ``[words, 3]``: the columns above."""
-    used: npt.NDArray[np.int64]
+    used: Numbers
     """Shape ``[3]``: entries, bytes of keys, words."""
-    seed: npt.NDArray[np.uint64]
+    seed: Hashes
     """Shape ``[1]``: of the hashes, odd, by chance in each process, so that texts cannot be made to collide."""
 
 
@@ -148,19 +274,19 @@ def has_hash(slot: np.uint64, value: np.uint64) -> bool:
 
 
 @compiled
-def word_bytes(words: npt.NDArray[np.uint64], word: int) -> int:
+def word_bytes(words: Hashes, word: int) -> int:
     """Return the bytes of a word."""
     return int(words[word, SIZES] & _SIXTEEN)
 
 
 @compiled
-def word_characters(words: npt.NDArray[np.uint64], word: int) -> int:
+def word_characters(words: Hashes, word: int) -> int:
     """Return the characters of a word."""
     return int((words[word, SIZES] >> np.uint64(16)) & _SIXTEEN)
 
 
 @compiled
-def word_flags(words: npt.NDArray[np.uint64], word: int) -> int:
+def word_flags(words: Hashes, word: int) -> int:
     """Return the ``WORD_…`` of a word."""
     return int(words[word, SIZES] >> np.uint64(32))
 
@@ -175,13 +301,13 @@ def look_up(
     table: WordTable,
     rules: EnglishRules,
     data: Bytes,
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
+    begins: Numbers,
+    ends: Numbers,
     done: int,
     entries: npt.NDArray[np.int32],
     unknown: npt.NDArray[np.int32],
     scratch: npt.NDArray[np.int32],
-    ahead: npt.NDArray[np.uint64],
+    ahead: Hashes,
 ) -> tuple[int, int]:
     """Find the entries of chunks ``data[begin:end]``, from number ``done`` on, making those that are new.
 
@@ -222,13 +348,7 @@ def look_up(
 
 
 @compiled
-def _look_ahead(
-    table: WordTable,
-    data: Bytes,
-    begins: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    ahead: npt.NDArray[np.uint64],
-) -> None:
+def _look_ahead(table: WordTable, data: Bytes, begins: Numbers, ends: Numbers, ahead: Hashes) -> None:
     """Put the hashes of chunks into ``ahead[0]``, and read what `look_up` will of each, so that it is in the caches.
 
     The reads of one kind do not wait for each other here. In `look_up` each waits for the one before it.
@@ -308,7 +428,6 @@ def put_words(
 
 @compiled
 def _flags(classes: npt.NDArray[np.uint16], text: Characters, low: int, high: int) -> int:
-    """Return the ``WORD_…`` of a word."""
     all_of, any_not, any_of = 0xFFFF, False, 0
     for at in range(low, high):
         kind = classes[text[at]]

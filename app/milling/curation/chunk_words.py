@@ -1,39 +1,240 @@
 """Cutting one chunk (characters between white space) into words, as spaCy's blank English tokenizer does: a kernel.
 
-The loop is that of ``Tokenizer._split_affixes`` and ``_attach_tokens`` (spaCy 3.8, ``tokenizer.pyx``) over indices
-instead of copies of the rest, so a chunk takes a time in proportion to its length. What hangs on one of spaCy's lists
-of special cases, and addresses with ``@``, are left to spaCy.
+spaCy applies regular expressions to the chunk's ends (prefixes, suffixes) and to what is left in the middle (infixes),
+with a list of special cases. The expressions are few and look at one or two characters at a time, so each becomes a bit
+in a table of all characters. `english_rules` checks that the installed spaCy has exactly these expressions.
+
+The kernel's loop is that of ``Tokenizer._split_affixes`` and ``_attach_tokens`` (spaCy 3.8, ``tokenizer.pyx``) over
+indices instead of copies of the rest, so a chunk takes a time in proportion to its length. What hangs on one of spaCy's
+lists of special cases, and addresses with ``@``, are left to spaCy.
 """
 
-from typing import Final
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import english_rules
+from tokenmill.errors import SettingsError
+
 from .compiled import compiled
-from .english_rules import (
-    AT_LABEL_END,
-    BEFORE_STOP,
-    HASH_FACTOR,
-    HASH_SEED,
-    ICON,
-    IN_LABEL,
-    IN_TOP_LEVEL,
-    LETTER,
-    LOWER_OR_QUOTE,
-    PREFIX,
-    SUFFIX,
-    UPPER,
-    UPPER_OR_QUOTE,
-    EnglishRules,
-    SpecialCases,
+from .words import SYMBOLS
+
+ALPHABETIC, SYMBOL, PUNCTUATION, SENTENCE_END, PREFIX, SUFFIX, BEFORE_STOP, UPPER = (1 << bit for bit in range(8))
+LOWER_OR_QUOTE, UPPER_OR_QUOTE, LETTER, ICON, IN_LABEL, AT_LABEL_END, IN_TOP_LEVEL, DIGIT = (
+    1 << bit for bit in range(8, 16)
 )
+"""Bits of a character: `str.isalpha`; one of `SYMBOLS`; Unicode category P, as spaCy's ``is_punct`` has it for all of a
+word; one of the sentencizer's characters. Then classes of spaCy's expressions: ``BEFORE_STOP`` makes a full stop behind
+it a suffix, ``LETTER`` is its ``ALPHA``, an ``ICON`` is an infix wherever it stands, ``IN_LABEL`` may stand within a
+label of a host name, ``AT_LABEL_END`` at its ends, ``IN_TOP_LEVEL`` in the last one; ``DIGIT`` is ``\\d``."""
+
+HASH_SEED: Final = 0xCBF29CE484222325
+HASH_FACTOR: Final = 0x100000001B3
+"""FNV-1a over code points (http://www.isthe.com/chongo/tech/comp/fnv/)."""
+_MASK: Final = 2**64 - 1
+_CHARACTERS: Final = 0x110000
+
+KNOWN_RULES: Final = "3b070276bf3e6482b0d0ccbff90352272746e94226d145bd983372cbe52b197f"
+"""SHA-256 of spaCy's expressions that the kernel was written for."""
+
+
+class SpecialCases(NamedTuple):
+    """The strings that spaCy cuts by a list."""
+
+    slots: npt.NDArray[np.int32]
+    """Their numbers, counted from 1, by hash."""
+    begin: npt.NDArray[np.int32]
+    """Shape ``[strings + 1]``: where each begins in ``text``."""
+    text: npt.NDArray[np.int32]
+    """Code points of all strings."""
+    first: npt.NDArray[np.int32]
+    """Shape ``[strings + 1]``: where each string's words begin in ``ends``."""
+    ends: npt.NDArray[np.int32]
+    """Where each word ends in its string."""
+    longest: int
+    ends_of_sizes: npt.NDArray[np.uint64]
+    """Shape ``[2 ** 14]``: the sizes of strings with such a first and last character (`ends_of`), a bit for each."""
+
+
+class EnglishRules(NamedTuple):
+    """Tables of the kernel that cuts chunks; sets are hash tables of `string_hash`, with 0 where a place is free.
+
+    What a kernel calls often gets the one table that it needs: passing all of them takes longer than most of it does.
+    """
+
+    classes: npt.NDArray[np.uint16]
+    """Shape ``[0x110000]``: the bits above of each character."""
+    special: SpecialCases
+    units: npt.NDArray[np.uint64]
+    """Units and currencies, which are suffixes behind a digit."""
+    patterns: npt.NDArray[np.uint64]
+    """Sequences of words that spaCy may put together again: `sequence_hash` of each."""
+    beginnings: npt.NDArray[np.uint64]
+    """`sequence_hash` of what such sequences begin with, one word or more, but not all."""
+    pairs: npt.NDArray[np.uint64]
+    """`sequence_hash` of two words that follow each other in such a sequence."""
+    longest_sequence: int
+    """In words."""
+    longest_unit: int
+
+
+def ends_of(first: int, last: int) -> int:
+    """Return seven bits of each of two code points."""
+    return (first & 127) << 7 | (last & 127)
+
+
+def string_hash(text: str) -> int:
+    """Return the hash of a string's code points."""
+    value = HASH_SEED
+    for character in text:
+        value = ((value ^ ord(character)) * HASH_FACTOR) & _MASK
+    return value or 1
+
+
+def sequence_hash(words: Iterable[str]) -> int:
+    """Return the hash of a sequence of words."""
+    value = HASH_SEED
+    for word in words:
+        value = ((value ^ string_hash(word)) * HASH_FACTOR) & _MASK
+    return value or 1
+
+
+def special_sequences(tokenizer: Any) -> dict[str, tuple[str, ...]]:
+    """Return the special cases that spaCy looks for in what it has cut, those with an affix, each with its words."""
+    plain = type(tokenizer)(
+        tokenizer.vocab,
+        prefix_search=tokenizer.prefix_search,
+        suffix_search=tokenizer.suffix_search,
+        infix_finditer=tokenizer.infix_finditer,
+        token_match=tokenizer.token_match,
+        url_match=tokenizer.url_match,
+    )
+    found = {}
+    for text in tokenizer.rules:
+        affixes = tokenizer.find_prefix(text) or tokenizer.find_infix(text) or tokenizer.find_suffix(text)
+        if affixes or " " in text:
+            found[text] = tuple(token.text for token in plain(text))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _classes() -> npt.NDArray[np.uint16]:
+    from spacy.lang import char_classes  # noqa: PLC0415 - comes with an extra
+
+    icons = f"[{char_classes.CONCAT_ICONS}]"
+    marks = [*char_classes.LIST_PUNCT, *char_classes.LIST_QUOTES]
+    before_stop = rf"[0-9{char_classes.ALPHA_LOWER}%²\-\+{char_classes.PUNCT}(?:{char_classes.CONCAT_QUOTES})]"
+    everything = "".join(map(chr, range(_CHARACTERS)))
+    table = np.zeros(_CHARACTERS, np.uint16)
+
+    def put(bit: int, expression: str) -> None:
+        for match in re.finditer(f"(?:{expression})+", everything):
+            table[match.start() : match.end()] |= bit
+
+    singles = [mark for mark in marks if mark.strip() and len(mark.removeprefix("\\")) == 1]
+    currencies = [mark for mark in char_classes.LIST_CURRENCY if len(mark.removeprefix("\\")) == 1]
+    put(PREFIX, "|".join(["§", "%", "=", "—", "\u2013", *singles, *currencies, icons]))
+    put(SUFFIX, "|".join([*singles, icons, "—", "\u2013"]))
+    put(BEFORE_STOP, before_stop)
+    put(UPPER, f"[{char_classes.ALPHA_UPPER}]")
+    put(LOWER_OR_QUOTE, f"[{char_classes.ALPHA_LOWER}{char_classes.CONCAT_QUOTES}]")
+    put(UPPER_OR_QUOTE, f"[{char_classes.ALPHA_UPPER}{char_classes.CONCAT_QUOTES}]")
+    put(LETTER, f"[{char_classes.ALPHA}]")
+    put(ICON, f"…|{icons}")
+    put(IN_LABEL, r"[A-Za-z0-9\u00a1-\uffff_-]")
+    put(AT_LABEL_END, r"[A-Za-z0-9\u00a1-\uffff]")
+    put(IN_TOP_LEVEL, f"[{char_classes.ALPHA_LOWER}]")
+    for number, character in enumerate(everything):
+        if character.isdecimal():
+            table[number] |= DIGIT
+        elif character.isalpha():
+            table[number] |= ALPHABETIC
+        elif unicodedata.category(character).startswith("P"):
+            table[number] |= PUNCTUATION
+    table[[ord(character) for character in SYMBOLS]] |= SYMBOL
+    return table
+
+
+def english_rules(nlp: Any, sequences: Collection[tuple[str, ...]]) -> EnglishRules:
+    """Return the tables of a pipeline. Raises SettingsError where its expressions are others than the kernel knows."""
+    tokenizer = nlp.tokenizer
+    expressions = [tokenizer.prefix_search, tokenizer.suffix_search, tokenizer.infix_finditer, tokenizer.url_match]
+    known = [expression.__self__.pattern for expression in expressions]
+    found = sha256("\n".join(known).encode()).hexdigest()
+    if found != KNOWN_RULES or tokenizer.token_match is not None:
+        raise SettingsError(f"this spaCy cuts English words by other expressions ({found})")
+    from spacy.lang import char_classes  # noqa: PLC0415 - comes with an extra
+
+    classes = _classes().copy()
+    classes[[ord(mark) for mark in nlp.get_pipe("sentencizer").punct_chars]] |= SENTENCE_END
+    if any(" " in text.strip() for text in tokenizer.rules):
+        raise SettingsError("this spaCy cuts English words in another way (a special case has a space)")
+    unescaped = [mark.replace("\\", "") for mark in char_classes.LIST_CURRENCY]
+    units = [*char_classes.UNITS.split("|"), *unescaped]
+    slots, begin, text, first, ends = _special_cases(tokenizer.rules)
+    sizes = np.zeros(1 << 14, np.uint64)
+    for case in tokenizer.rules:
+        sizes[ends_of(ord(case[0]), ord(case[-1]))] |= np.uint64(1 << min(len(case), 63))
+    return EnglishRules(
+        classes=classes,
+        special=SpecialCases(slots, begin, text, first, ends, max(map(len, tokenizer.rules)), sizes),
+        units=_hash_set(map(string_hash, units)),
+        patterns=_hash_set(map(sequence_hash, sequences)),
+        beginnings=_hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
+        pairs=_hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
+        longest_sequence=max(map(len, sequences)),
+        longest_unit=max(map(len, units)),
+    )
+
+
+def _special_cases(rules: Mapping[str, list[dict[int, str]]]) -> Iterator[npt.NDArray[np.int32]]:
+    from spacy.attrs import ORTH  # noqa: PLC0415 - comes with an extra
+
+    cases = {text: [case[ORTH] for case in words] for text, words in rules.items()}
+    yield hash_slots([string_hash(text) for text in cases])
+    yield np.cumsum([0, *map(len, cases)], dtype=np.int32)
+    yield np.array([ord(character) for text in cases for character in text], np.int32)
+    yield np.cumsum([0, *map(len, cases.values())], dtype=np.int32)
+    yield np.concatenate([np.cumsum([len(word) for word in words], dtype=np.int32) for words in cases.values()])
+
+
+def _hash_set(hashes: Iterable[int]) -> npt.NDArray[np.uint64]:
+    members = set(hashes)
+    table = np.zeros(_slots(len(members)), np.uint64)
+    for value in members:
+        table[_free_slot(table, value)] = value
+    return table
+
+
+def hash_slots(hashes: Sequence[int]) -> npt.NDArray[np.int32]:
+    """Return the numbers of these hashes, counted from 1, in an open-addressing table."""
+    slots = np.zeros(_slots(len(hashes)), np.int32)
+    for number, value in enumerate(hashes, 1):
+        slots[_free_slot(slots, value)] = number
+    return slots
+
+
+def _slots(members: int) -> int:
+    """Return the size of an open-addressing table: a power of two, of which at most a quarter is taken."""
+    return 1 << (4 * members).bit_length()
+
+
+def _free_slot(table: npt.NDArray[Any], value: int) -> int:
+    at = value & (len(table) - 1)
+    while table[at]:
+        at = (at + 1) & (len(table) - 1)
+    return at
+
 
 LEFT_TO_SPACY: Final = -1
 """The answer where a kernel does not know how spaCy cuts a chunk."""
-HASH_START: Final = np.uint64(HASH_SEED)
-HASH_STEP: Final = np.uint64(HASH_FACTOR)
+HASH_START, HASH_STEP = np.uint64(HASH_SEED), np.uint64(HASH_FACTOR)
 
 Characters = npt.NDArray[np.int32]
 Classes = npt.NDArray[np.uint16]
@@ -76,16 +277,13 @@ _PORT: Final = (2, 5)
 
 @compiled
 def is_address(classes: Classes, text: Characters, low: int, high: int) -> int:
-    """Return whether ``text[low:high]`` is an address by spaCy's expression: 1, 0, or `LEFT_TO_SPACY`.
-
-    Its host begins at the beginning, behind a scheme, or behind any ``@``.
-    """
+    """Return whether ``text[low:high]`` is an address by spaCy's expression: 1, 0, or `LEFT_TO_SPACY`."""
     dot = False
     for at in range(low, high):
         dot |= text[at] == _DOT
     if not dot:
         return 0
-    answer = _from_host(classes, text, low, high)
+    answer = _from_host(classes, text, low, high)  # at the beginning, behind a scheme, or behind any ``@``
     at = low
     while at < high and (text[at] in (_PLUS, _HYPHEN, _DOT, _UNDERSCORE) or _is_ascii_alphanumeric(text[at])):
         at += 1
@@ -111,7 +309,6 @@ def _or_left(one: int, other: int) -> int:
 
 @compiled
 def _from_host(classes: Classes, text: Characters, low: int, high: int) -> int:
-    """Return whether ``text[low:high]`` is a host and what may follow it."""
     end, dots, digits = low, 0, True
     while end < high and (text[end] == _DOT or classes[text[end]] & (IN_LABEL | IN_TOP_LEVEL)):
         dots += text[end] == _DOT
@@ -148,7 +345,6 @@ def _is_end_of_host(text: Characters, end: int, high: int) -> bool:
 
 @compiled
 def _is_host(classes: Classes, text: Characters, low: int, high: int) -> int:
-    """Return 1 if ``text[low:high]`` is a host name of two labels or more, else 0."""
     begin = low
     for at in range(low, high):
         if text[at] != _DOT:
@@ -170,7 +366,7 @@ def _is_host(classes: Classes, text: Characters, low: int, high: int) -> int:
 
 
 NOTHING_TO_JOIN: Final = -2
-ends_of: Final = compiled(english_rules.ends_of)
+_ends_of: Final = compiled(ends_of)
 _COMMA, _DOLLAR = map(ord, ",$")
 _ELLIPSIS, _DEGREE, _LONG_DASH, _SHORT_DASH, _TILDE = map(ord, "…°—–~")  # noqa: RUF001 - as spaCy has them
 _APOSTROPHE, _CURLY, _SMALL_S, _BIG_S = map(ord, "'’sS")  # noqa: RUF001 - as spaCy has them
@@ -187,7 +383,7 @@ def special_case(cases: SpecialCases, text: Characters, low: int, high: int) -> 
     size = high - low
     if size <= 0 or size > cases.longest:
         return -1
-    if not (cases.ends_of_sizes[ends_of(text[low], text[high - 1])] >> np.uint64(min(size, 63))) & np.uint64(1):
+    if not (cases.ends_of_sizes[_ends_of(text[low], text[high - 1])] >> np.uint64(min(size, 63))) & np.uint64(1):
         return -1
     mask = np.uint64(len(cases.slots) - 1)
     slot = hash_of(text, low, high) & mask
@@ -215,7 +411,6 @@ def _put_special(cases: SpecialCases, number: int, low: int, ends: Characters, w
 
 @compiled
 def _prefix(classes: Classes, text: Characters, low: int, high: int) -> int:
-    """Return the length of the prefix of ``text[low:high]``; 0 without one."""
     first = text[low]
     if classes[first] & PREFIX:
         return 1
@@ -269,7 +464,6 @@ def _suffix(classes: Classes, units: Hashes, longest_unit: int, text: Characters
 
 @compiled
 def _infix(classes: Classes, text: Characters, at: int, low: int, high: int) -> int:
-    """Return the length of the infix at ``at`` of ``text[low:high]``; 0 without one."""
     this = text[at]
     kind = classes[this]
     if kind & ICON:

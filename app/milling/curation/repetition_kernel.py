@@ -5,12 +5,23 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import Bytes, equal_bytes, hash_bytes
-from .chunk_lookup import BYTES, FIRST_WORD, HASH, POWER, WORDS, WordTable, word_bytes, word_characters
-from .chunked_text import WHITE, TextPart, count_characters
+from .byte_strings import Bytes, Numbers, Verdicts, equal_bytes, hash_bytes
+from .chunk_lookup import (
+    BYTES,
+    FIRST_WORD,
+    HASH,
+    POWER,
+    WHITE,
+    WORDS,
+    TextPart,
+    WordTable,
+    count_characters,
+    word_bytes,
+    word_characters,
+)
+from .chunk_words import Hashes
 from .compiled import ASK, KEEP, compiled
 
-Numbers = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.int32]
 
 
@@ -25,10 +36,7 @@ def slots_for(count: int) -> int:
 
 @compiled
 def first_like(data: Bytes, begin: Numbers, end: Numbers, number: int, slots: Slots, size: int, seed: np.uint64) -> int:
-    """Return the number of the first string equal to ``data[begin[number]:end[number]]`` in ``slots[:size]``.
-
-    It is ``number`` itself where the string is new; then it is in the table when the call returns.
-    """
+    """Return the first number in ``slots[:size]`` whose string equals that of ``number``, which is put there if new."""
     low, length = begin[number], end[number] - begin[number]
     mask = np.uint64(size - 1)
     slot = hash_bytes(data, low, end[number], seed) & mask
@@ -54,7 +62,7 @@ def repeated(data: Bytes, begin: Numbers, end: Numbers, count: int, slots: Slots
     return elements, characters
 
 
-REASONS: Final = ("empty", "dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac")
+REPETITION_REASONS: Final = ("empty", "dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac")
 """Behind them come those of the n-grams, ``top_{n}_gram`` and ``duplicated_{n}_n_grams``, in the parameters' order."""
 EMPTY, PARA, PARA_CHAR, LINE, LINE_CHAR, TOP = range(1, 7)
 """Verdicts: the number of the reason, from 1."""
@@ -73,9 +81,9 @@ class RepetitionLimits(NamedTuple):
     dup_para_frac: float
     dup_line_char_frac: float
     dup_para_char_frac: float
-    top_n: npt.NDArray[np.int64]
+    top_n: Numbers
     top_share: npt.NDArray[np.float64]
-    dup_n: npt.NDArray[np.int64]
+    dup_n: Numbers
     dup_share: npt.NDArray[np.float64]
 
 
@@ -87,21 +95,21 @@ class Room(NamedTuple):
     end: Numbers
     characters: Numbers
     """Characters of all words before each."""
-    hashes: npt.NDArray[np.uint64]
+    hashes: Hashes
     """Of words, as the next; see `polynomial`."""
-    powers: npt.NDArray[np.uint64]
-    n_grams: npt.NDArray[np.uint64]
+    powers: Hashes
+    n_grams: Hashes
     """Hashes of n-grams."""
     counts: npt.NDArray[np.int32]
     slots: Slots
-    blocks: npt.NDArray[np.uint64]
+    blocks: Hashes
     """A Bloom filter: one number for each word at least, a power of two of them."""
     joined: Bytes
     """A text without its white space, and eight bytes more."""
 
 
 @compiled
-def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) -> int:
+def most_items(part: TextPart, table: WordTable, rows: Numbers) -> int:
     """Return the most words of a row, or lines if a row may have more of them: bytes of white space and one."""
     most = 0
     for number in range(len(rows)):
@@ -117,12 +125,7 @@ def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) ->
 
 @compiled
 def judge_repetition(
-    part: TextPart,
-    table: WordTable,
-    rows: npt.NDArray[np.int64],
-    limits: RepetitionLimits,
-    verdicts: npt.NDArray[np.int8],
-    room: Room,
+    part: TextPart, table: WordTable, rows: Numbers, limits: RepetitionLimits, verdicts: Verdicts, room: Room
 ) -> None:
     """Fill the verdict of each row."""
     for number in range(len(rows)):
@@ -280,10 +283,7 @@ def _same_words(room: Room, one: int, other: int, n: int) -> bool:
 
 @compiled
 def _top(words: int, n: int, room: Room) -> int:
-    """Return the characters, with a space between words, of all occurrences of the n-gram that is most frequent.
-
-    Of several, it is the one that comes first.
-    """
+    """Return the characters, with a space between words, of all occurrences of the first most frequent n-gram."""
     size = slots_for(words)
     slots = room.slots
     slots[:size] = 0

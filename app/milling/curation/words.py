@@ -1,9 +1,9 @@
 """Words and sentences of a text as datatrove has them: by spaCy's blank English pipeline.
 
-datatrove 0.10.1 (``utils/text.py``, ``utils/word_tokenizers.py``) splits texts by ``spacy.blank("en")`` with the
-component ``sentencizer``, which has rules and no model. spaCy splits at white space first and then each chunk, the
-characters between, into words. It takes prefixes and suffixes ("(", ")", "'s") off one by one and searches the rest of
-the chunk after each, so a chunk of n brackets takes n² steps. Two things bound that here:
+datatrove 0.10.1 (``utils/text.py``, whose punctuation this is, and ``utils/word_tokenizers.py``) splits texts by
+``spacy.blank("en")`` with the component ``sentencizer``, which has rules and no model. spaCy splits at white space
+first and then each chunk, the characters between, into words. It takes prefixes and suffixes ("(", ")", "'s") off one
+by one and searches the rest of the chunk after each, so a chunk of n brackets takes n² steps. Two things bound that:
 
 - The searches look at the ends of a chunk alone, with the same result.
 - A chunk of more than `CHUNK_CHARACTERS` is cut into pieces of that length, each of which is tokenized as if it were a
@@ -14,8 +14,6 @@ may depend on the neighbouring chunks, as in "foo:) )", where the longer ":))" i
 
 spaCy cannot hold the word IS_ALPHA: once it was met, most later texts with it raise an error. datatrove then reads the
 text without any IS_ALPHA; here that is so from the first time on.
-
-Punctuation is what datatrove counts as such (``utils/text.py``, version 0.10.1).
 """
 
 import re
@@ -59,9 +57,8 @@ CHUNK_CHARACTERS: Final = 1024
 times the time per character of English text; beyond, expressions for addresses ("a:@a:@…") take a square of time."""
 SUFFIX_CHARACTERS: Final = 32
 """A suffix is searched in as many characters; spaCy's longest, dots aside, are units of measure behind a digit."""
-_BROKEN: Final = "IS_ALPHA"
-_LIKE_BROKEN: Final = "IS_ALPHB"
-"""As long as `_BROKEN`, and cut in the same way."""
+_BROKEN, _LIKE_BROKEN = "IS_ALPHA", "IS_ALPHB"
+"""The second is as long as the first, and cut in the same way."""
 REMEMBERED_CHARACTERS: Final = 1 << 16
 """Words of the last texts up to this length are kept, some megabytes: the steps of a recipe ask one by one."""
 _LONG_CHUNK: Final = re.compile(rf"\S{{{CHUNK_CHARACTERS + 1},}}")
@@ -89,7 +86,7 @@ class EnglishText:
     """spaCy's pipeline; safe to use from several threads, one at a time."""
 
     def __init__(self) -> None:
-        """Open it. Raises ModuleNotFoundError where spaCy is not installed; it comes with the extra ``curation``."""
+        """Open it. Raises ModuleNotFoundError where spaCy is missing; it comes with the extra ``curation``."""
         spacy = import_spacy()
         self.version: str = spacy.about.__version__
         self._pipeline: Any = spacy.blank("en")
@@ -124,7 +121,6 @@ class EnglishText:
         return tuple(filter(None, words))
 
     def _read(self, text: str) -> tuple[Any, str]:
-        """Return spaCy's ``Doc`` of the text, and the text that it is of."""
         if _BROKEN not in text:
             return self._tokens(text), text
         tokens = self._tokens(text.replace(_BROKEN, _LIKE_BROKEN))

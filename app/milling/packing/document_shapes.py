@@ -2,7 +2,7 @@
 
 ``concat`` and ``fit`` take each document as it is, between the ids of the frame. ``rows`` and ``chunks`` divide it into
 *parts*, one for each of its blocks; the ids that it gives are those of its parts, one after the other, and ids that are
-in no part are left out. Works on whole batches.
+in no part are left out (`SeparatePacking` makes blocks of them). Works on whole batches.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.recipe import Recipe
+from tokenmill.wire.pieces import ENTRY_HEADER, NO_BLOCKS, PADDING, PIECE
 
+from ..document_columns import Integers, numbered
 from ..outcomes import NO_TOKENS, NO_TOKENS_DETAIL
 from ..tokenizers import TokenBatch
-from .packed_blocks import Array
+from .packed_blocks import Array, PackedBlocks, Stretches, TokenizedDocuments
 
 TOO_LONG: Final = "too_long"
 """A filter's reason: a document has more tokens than a row, and such are dropped."""
@@ -28,8 +30,6 @@ DETAILS: Final = {
     TOO_LONG: "it has more tokens than a row",
     TOO_SHORT: "it has fewer tokens than a row or chunk",
 }
-"""What the reasons mean, for people."""
-Integers = npt.NDArray[np.int64]
 
 
 class GivenTokens(NamedTuple):
@@ -121,7 +121,7 @@ class RowsShape(DocumentShape):
         if self.packing.long == "split":
             rows = lengths // self.step if self.packing.short == "drop" else -(-lengths // self.step)
         kept = np.minimum(lengths, rows * self.step)
-        owners, numbers = _numbered(rows)
+        owners, numbers = numbered(rows)
         sizes = np.minimum(kept[owners] - numbers * self.step, self.step)
         tokens, row_bounds = self.frame.around(_beginnings(batch.ids, lengths, kept), np.append(0, np.cumsum(sizes)))
         return GivenTokens(tokens, row_bounds[np.append(0, np.cumsum(rows))], lengths - kept)
@@ -151,7 +151,7 @@ class ChunksShape(DocumentShape):
         tokens, bounds = self.frame.around(batch.ids, batch.offsets)
         lengths = np.diff(bounds)
         chunks = (lengths - 1) // size if self.packing.rest == "drop" else np.maximum(-((1 - lengths) // size), 1)
-        owners, numbers = _numbered(chunks)
+        owners, numbers = numbered(chunks)
         starts = bounds[owners] + numbers * size
         sizes = np.minimum(size + 1, bounds[owners + 1] - starts)
         parts = zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
@@ -180,12 +180,6 @@ def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str
     return list(zip(found.tolist(), reasons[found].tolist(), strict=True))
 
 
-def _numbered(counts: Integers) -> tuple[Integers, Integers]:
-    """Return the owner of each of so many parts, and its number among those of its owner."""
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return owners, np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
-
-
 def _beginnings(
     ids: npt.NDArray[np.unsignedinteger], lengths: Integers, kept: Integers
 ) -> npt.NDArray[np.unsignedinteger]:
@@ -196,3 +190,96 @@ def _beginnings(
     is_kept: npt.NDArray[np.bool_] = np.repeat(np.tile([True, False], len(kept)), runs)
     found: npt.NDArray[np.unsignedinteger] = ids[is_kept]
     return found
+
+
+_ENTRY: Final = np.dtype([("pieces", "<u4"), ("meta_total", "<u4"), ("rows", PIECE, 2)])
+"""An entry with room for a piece of padding, without metas."""
+
+
+class SeparatePacking:
+    """Each document in blocks of its own (``rows`` and ``chunks``): what it gives is cut, the last block padded.
+
+    Nothing waits between two documents: there is no open block, and a flush has nothing to fill.
+    """
+
+    open_block: Final = (b"", b"")
+    open_tokens: Final = 0
+    references: Final = NO_BLOCKS
+    """No block is ever open."""
+
+    def __init__(self, block_tokens: int, dtype: np.dtype[np.unsignedinteger], padding: int, *, step: int) -> None:
+        """Cut blocks; each is ``step`` tokens further on in its document than the one before."""
+        self._block_tokens = block_tokens
+        self._pad = np.full(block_tokens, padding, dtype)
+        self._step = step
+
+    def add(self, documents: TokenizedDocuments) -> PackedBlocks:
+        """Return the blocks of documents, of which the first one may have some already."""
+        if not documents:
+            return _NO_BLOCKS
+        size, ends = self._block_tokens, documents.bounds[1:]
+        starts = documents.bounds[:-1].copy()
+        starts[0] += documents.taken
+        counts = -(-(ends - starts) // size)
+        owners, numbers = numbered(counts)
+        is_last = numbers == counts[owners] - 1
+        numbers[: counts[0]] += documents.taken // size
+        sizes = np.full(len(owners), size)
+        sizes[is_last] = ends - starts - (counts - 1) * size
+        left_out = np.zeros(len(owners), np.int64)
+        if documents.left_out is not None:
+            left_out[is_last] = documents.left_out
+        return PackedBlocks(
+            self._padded(documents.tokens.between(int(starts[0]), int(ends[-1])), ends - starts),
+            self._entries(documents, owners, numbers, sizes),
+            owners.tolist(),
+            np.where(is_last, 0, (numbers + 1) * size).tolist(),
+            is_last.tolist(),
+            figures={
+                "padding": (size - sizes).tolist(),
+                "cut": ((numbers == 0) & ~is_last).tolist(),
+                "shortened": (left_out > 0).tolist(),
+                "left_out": left_out.tolist(),
+            },
+        )
+
+    def fill(self, offset: int) -> PackedBlocks:  # noqa: ARG002 - the protocol's
+        """Return no block: none is open."""
+        return _NO_BLOCKS
+
+    def _padded(self, tokens: Stretches, lengths: Integers) -> Stretches:
+        """Return the tokens of documents, with padding behind each whose last block is not full."""
+        missing = -lengths % self._block_tokens
+        if not missing.any():
+            return tokens
+        one = np.concatenate(list(tokens))
+        padded = np.flatnonzero(missing)
+        stops = np.cumsum(lengths)[padded].tolist()
+        parts: list[Array] = []
+        for start, stop, count in zip([0, *stops], [*stops, len(one)], [*missing[padded].tolist(), 0], strict=True):
+            parts += one[start:stop], self._pad[:count]
+        return Stretches([np.concatenate(parts)])
+
+    def _entries(
+        self, documents: TokenizedDocuments, owners: Integers, numbers: Integers, sizes: Integers
+    ) -> list[bytes]:
+        """Return the entry of each block: a piece of its document and, where it is padded, one of padding."""
+        metas = documents.metas
+        meta_sizes = np.diff(metas.bounds)[owners]
+        found = np.zeros(len(owners), _ENTRY)
+        found["pieces"] = np.where(sizes < self._block_tokens, 2, 1)
+        found["meta_total"] = meta_sizes
+        rows = found["rows"]
+        rows["offset"] = documents.offsets[owners][:, np.newaxis]
+        rows["position"][:, 0] = numbers * self._step
+        rows["meta_bytes"][:, 0] = meta_sizes
+        rows["start"][:, 1] = sizes
+        rows["position"][:, 1] = PADDING
+        data, texts, begins, ends = found.tobytes(), metas.data, metas.bounds[owners], metas.bounds[owners + 1]
+        lows = np.arange(len(owners)) * _ENTRY.itemsize
+        highs = lows + ENTRY_HEADER.size + found["pieces"] * PIECE.itemsize
+        places = zip(lows.tolist(), highs.tolist(), begins.tolist(), ends.tolist(), strict=True)
+        return [data[low:high] + texts[begin:end] for low, high, begin, end in places]
+
+
+_NO_BLOCKS = PackedBlocks(Stretches([]), [], [], [], [])

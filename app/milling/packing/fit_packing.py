@@ -29,9 +29,9 @@ from tokenmill.wire.pieces import (
     split_references,
 )
 
+from ..document_columns import Integers, numbered
 from .packed_blocks import PackedBlocks, ScatteredTokens, TokenizedDocuments
 
-Integers = npt.NDArray[np.int64]
 _NUMBER_BITS: Final = 32
 _NUMBER: Final = (1 << _NUMBER_BITS) - 1
 _NEVER: Final = 1 << 63
@@ -92,8 +92,7 @@ class FitPacking:
         placing = self._placing()
         placing.place(documents.offsets.tolist(), wholes.tolist(), rests.tolist())
         counts = wholes + (rests > 0)
-        owners = np.repeat(np.arange(len(counts)), counts)
-        numbers = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        owners, numbers = numbered(counts)
         firsts = numbers * self._block_tokens + np.where(owners == 0, documents.taken, 0)
         sizes = np.where(numbers < wholes[owners], self._block_tokens, rests[owners])
         return self._leave(placing, self._open.with_new(placing.blocks, documents, owners, firsts, sizes), owners)
@@ -218,7 +217,6 @@ class _Placing:
     """The offset of that padding."""
 
     def __post_init__(self) -> None:
-        """Sort the rooms."""
         self.opened = len(self.open_rooms)
         """How many blocks were ever open here."""
         self._rooms = sorted(room << _NUMBER_BITS | number for number, room in enumerate(self.open_rooms))
@@ -296,7 +294,6 @@ class _Placing:
         self.causes.append(offset)
 
     def _give_whole(self, count: int) -> None:
-        """Let whole blocks of one document leave."""
         numbers, placed = range(self.opened, self.opened + count), len(self.blocks) + 1
         self.blocks += numbers
         self.left += numbers
@@ -326,7 +323,6 @@ class _Pieces:
     def of(
         cls, counts: Sequence[int], rows: npt.NDArray[np.void], item: int, open_tokens: bytes, open_entry: bytes
     ) -> "_Pieces":
-        """Return the pieces of open blocks."""
         blocks = np.repeat(np.arange(len(counts)), counts)
         ends = np.cumsum(rows["tokens"], dtype=np.int64) * item
         starts = ends - rows["tokens"].astype(np.int64) * item

@@ -41,7 +41,6 @@ class ReferencePacking(ABC):
     """What the reference asks of a packing; of one without open blocks, unless it says otherwise."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin with no open block."""
         self._recipe = recipe
         self.blocks: list[Any] = []
         """The open ones, `OpenBlock`, in their order."""
@@ -115,7 +114,6 @@ class FitReference(ReferencePacking):
     """Whole documents, each in the open block with the least sufficient room."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin with no open block."""
         super().__init__(recipe)
         parameters = packing_of(recipe)
         if not isinstance(parameters, Fit):
@@ -210,7 +208,6 @@ class RowsReference(ReferencePacking):
     """One document a row, or several rows, each between the ids before and after a text."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin; no block is ever open."""
         super().__init__(recipe)
         self._long = recipe.packing_parameters.get("long", "truncate")
         self._short = recipe.packing_parameters.get("short", "pad")
@@ -253,7 +250,6 @@ class ChunksReference(ReferencePacking):
     """A document in chunks, each with one id more, with which the next one begins."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Begin; no block is ever open."""
         super().__init__(recipe)
         self._rest = recipe.packing_parameters.get("rest", "drop")
         self._size = recipe.block_tokens - 1
@@ -307,7 +303,6 @@ REFERENCES: Final[Mapping[str, type[ReferencePacking]]] = {
     "rows": RowsReference,
     "chunks": ChunksReference,
 }
-"""By the packing's name."""
 
 
 def pieces_of(entry: bytes) -> Pieces:

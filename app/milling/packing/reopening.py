@@ -7,7 +7,7 @@ the raw log may have been rewritten, even with documents of the same length.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -24,12 +24,6 @@ from .document_shapes import document_shape
 
 NEAR_OFFSETS: Final = 256
 """Referenced records that are nearer to each other than this are read in one go: a read of its own costs a request."""
-
-
-class _Document(NamedTuple):
-    tokens: bytes
-    """From the first referenced one on."""
-    meta: bytes
 
 
 def is_referenced(record: SourceRecord, crc: int) -> bool:
@@ -54,7 +48,8 @@ class Reopening:
         rows, lowest = self._references.rows.tolist(), source_first if point.is_complete else 0
         self._wanted = {row[0]: row[1:] for row in rows if row[0] >= lowest}
         self._seen: set[int] = set()
-        self._found: dict[int, _Document] = {}
+        self._found: dict[int, tuple[bytes, bytes]] = {}
+        """Of each offset, the tokens from the first referenced one on, and the meta."""
 
     @property
     def ranges(self) -> Iterator[tuple[int, int]]:
@@ -97,13 +92,10 @@ class Reopening:
         tokens = documents.tokens.cut(bounds[:-1] + firsts, bounds[1:])
         for at, offset in enumerate(offsets):
             meta = metas.data[metas.bounds[at] : metas.bounds[at + 1]]
-            self._found[offset] = _Document(bytes(tokens[at]), meta)
+            self._found[offset] = bytes(tokens[at]), meta
 
     def point(self) -> ResumePoint:
-        """Return the same point with the tokens of all open blocks.
-
-        Raises SourceError where a record is not there any more, or is none that the chain keeps.
-        """
+        """Return the point with the tokens of all open blocks. Raises SourceError where a record is gone."""
         there = self._seen if self._point.is_complete else self._found.keys()
         missing = sorted(self._wanted.keys() - there)
         if missing:
@@ -113,13 +105,13 @@ class Reopening:
         references, rows = self._references, self._references.rows.tolist()
         ends = np.cumsum(references.counts).tolist()
         blocks = [rows[end - count : end] for count, end in zip(references.counts, ends, strict=True)]
-        tokens = b"".join(self._found[offset].tokens for offset, *_ in rows)
+        tokens = b"".join(self._found[offset][0] for offset, *_ in rows)
         return replace(self._point, open_tokens=tokens, open_entry=b"".join(map(self._entry, blocks)))
 
     def _entry(self, rows: Sequence[tuple[int, int, int, int]]) -> bytes:
         pieces, start = [], 0
         for offset, first, tokens, _ in rows:
-            pieces.append(Piece(start, offset, first, self._found[offset].meta))
+            pieces.append(Piece(start, offset, first, self._found[offset][1]))
             start += tokens
         return encode_entry(pieces)
 

@@ -7,7 +7,7 @@ from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 from tokenmill.recipe import Recipe
 
-from ..tokenizers.tokenizer_file import TokenizerFile
+from ..tokenizers.vocabulary import TokenizerFile
 from ..user_function import open_user_function
 from .basic import FORMS, CustomStep, Form, MinChars, Normalize, NormalizedLength, NotEmpty, normalized_limit
 from .pipeline import NO_LISTS, open_pipeline

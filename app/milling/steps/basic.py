@@ -1,4 +1,4 @@
-"""The steps that settings of their own ask for, and ``length``: normalization and the bounds of a text.
+"""The steps that settings of their own ask for, ``length`` and ``sample``: normalization, bounds of a text, shares.
 
 - `NotEmpty` is always there: a document without text has nothing to train on.
 - `Normalize` is Unicode normalization (UAX #15). Python puts combining marks in order one by one, which takes a square
@@ -8,6 +8,7 @@
   in NFKC, so a text within ``max_text_bytes`` may need many times the memory of the longest one. The length is that of
   the text as the model gets it: after the recipe's ``normalize`` and the tokenizer's own normalizer.
 - `MinChars` and `LengthStep` filter out texts that are too short or too long.
+- `SampleStep` keeps a share of the documents, chosen by a hash of each document's id.
 - `CustomStep` is a user's own transform or filter; `milling.user_function` has the rules for it.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 from unicodedata import combining, is_normalized, normalize, unidata_version
+
+import xxhash
 
 from tokenmill.documents import MAX_TOKENIZED_BYTES, Document
 from tokenmill.errors import RecordError
@@ -176,10 +179,7 @@ class NormalizedLength:
         return {"name": self.name, "max_bytes": self.max_bytes}
 
     def __call__(self, document: Document) -> Document:
-        """Return the document itself.
-
-        Raises RecordError: `NORMALIZED_TOO_LARGE`; or `TOKENIZER_FAILED`, where the tokenizer's normalizer fails.
-        """
+        """Return the document itself. Raises RecordError: `NORMALIZED_TOO_LARGE`, or `TOKENIZER_FAILED`."""
         if len(document.text) > SLICE_CHARACTERS and self._is_over(document.text):
             raise RecordError(
                 NORMALIZED_TOO_LARGE,
@@ -213,10 +213,7 @@ class NormalizedLength:
 
 
 def normalized_limit(max_text_bytes: int) -> int:
-    """Return how many bytes a normalized text may have where a text may have ``max_text_bytes``.
-
-    As many, or `MAX_TOKENIZED_BYTES` where that is more: this is about memory, and up to there it is enough.
-    """
+    """Return ``max_text_bytes``, or `MAX_TOKENIZED_BYTES` where that is more: it is about memory, and enough."""
     return max(max_text_bytes, MAX_TOKENIZED_BYTES)
 
 
@@ -240,17 +237,13 @@ class LengthStep(EachAlone):
     """Most of these lines."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds that no text is within."""
         for unit in ("chars", "words", "lines"):
             low, high = self._bounds(unit)
             if low < 0 or (high is not None and high < low):
                 raise ValueError(f"no text has between {low} and {high} {unit}: correct min_{unit} or max_{unit}")
 
     def __call__(self, document: Document) -> Document | Rejected:
-        """Return the document; or the reason ``min_chars``, ``max_chars``, … of the first bound that it is not within.
-
-        Characters are looked at first, then words, then lines.
-        """
+        """Return the document; or ``min_chars``, ``max_chars``, … of the first bound, in that order, that is passed."""
         for unit, count in COUNTS.items():
             low, high = self._bounds(unit)
             if not low and high is None:
@@ -291,9 +284,39 @@ class CustomStep(EachAlone):
         return {"name": self.name, **self.function.describe()}
 
     def __call__(self, document: Document) -> Document | Rejected:
-        """Return the function's answer.
-
-        Raises RecordError: `milling.user_function.FUNCTION_FAILED`, or a part of the new document is over its limit.
-        """
+        """Return the function's answer; raises RecordError as `UserFunction`."""
         answer = self.function(document)
         return Rejected(answer) if isinstance(answer, str) else answer
+
+
+NOT_CHOSEN: Final = "not_chosen"
+"""Filter reason: the document is outside the share."""
+_HASHES: Final = 1 << 64
+"""Number of values of the hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep(EachAlone):
+    """Keeps a share of the documents: the same ones in every run, whatever their order."""
+
+    name: ClassVar[str] = "sample"
+
+    rate: float = 0.5
+    """Share that is kept, from 0 to 1."""
+    seed: int = 0
+    """Another seed chooses other documents; a larger rate with the same seed keeps all that a smaller one keeps."""
+    by: Literal["id", "content"] = "id"
+    """What is hashed: the id, or the text where a document has none (id); or the text (content)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"rate = {self.rate}: a share is from 0 to 1")
+        if not 0 <= self.seed < _HASHES:
+            raise ValueError(f"seed = {self.seed}: it must be from 0 to 2^64 - 1")
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Keep where XXH3-64 of ``str(id)`` in UTF-8, with the seed, is below the rate times 2^64."""
+        named = document.id is not None and self.by == "id"
+        content = str(document.id) if named else document.text
+        chosen = xxhash.xxh3_64_intdigest(content.encode(), self.seed) < int(self.rate * _HASHES)
+        return document if chosen else Rejected(NOT_CHOSEN)

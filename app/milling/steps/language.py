@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, Self
 from tokenmill.documents import Document, Limits, Scalar
 from tokenmill.parameters import describe_step
 
-from .fold_capitals import folded
 from .protocol import EachAlone, Rejected
+from .rewriting import folded
 
 LANGUAGE_FIELD: Final = "language"
 SCORE_FIELD: Final = "language_score"
@@ -73,7 +73,6 @@ class LanguageStep(EachAlone):
     _limits: Limits | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a threshold that no score reaches, and languages that the model does not know."""
         if not 0 <= self.language_threshold <= 1:
             raise ValueError(f"language_threshold = {self.language_threshold}: it must be from 0 to 1")
         if not 1 <= self.beginning <= MAX_BEGINNING:
@@ -97,10 +96,7 @@ class LanguageStep(EachAlone):
         return replace(self, _carried=carried, _limits=limits)
 
     def __call__(self, document: Document) -> Document | Rejected:
-        """Return the document, with the fields that are carried set; or the reason `OTHER_LANGUAGE` or `LOW_SCORE`.
-
-        Raises RecordError where, with these fields, all fields together are over their limit.
-        """
+        """Answer with the carried fields set. Raises RecordError where all fields are over their limit then."""
         return self.answer(document, *self.look_at(document.text))
 
     def stays(self, language: str, score: float) -> bool:
@@ -109,7 +105,7 @@ class LanguageStep(EachAlone):
         return not self._carried and (self.label_only or (known and score >= self.language_threshold))
 
     def answer(self, document: Document, language: str, score: float) -> Document | Rejected:
-        """Return the answer for a document that is in this language. Raises RecordError as a call of the step does."""
+        """Return the answer for a document in this language. Raises RecordError as a call of the step does."""
         if not self.label_only:
             if self.languages and language not in self.languages:
                 return Rejected(OTHER_LANGUAGE, f"{language}, score {score}")
@@ -160,7 +156,6 @@ def model_file() -> Path:
 
 @cache
 def _model() -> tuple[Any, str]:
-    """Return the model and the SHA-256 of its file."""
     import fasttext  # noqa: PLC0415 - in an extra
 
     file = model_file()

@@ -1,15 +1,145 @@
-"""The ordered list of steps that ``[[steps]]`` in the settings asks for: checked, written in one way, opened."""
+"""The steps that ``[[steps]]`` may name, lists of them with names of their own (`PROFILES`), and both as TOML.
 
-from collections.abc import Iterable, Mapping, Sequence
+The list that settings have is checked, written in one way (`canonical_entries`) and opened (`open_pipeline`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 from typing import Any, Final, NamedTuple, Protocol, get_args, runtime_checkable
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
-from tokenmill.parameters import DIGEST_PREFIX, ListFile, checked_values, parameters_of, plain, read_list_file
+from tokenmill.parameters import (
+    DIGEST_PREFIX,
+    ListFile,
+    Parameter,
+    checked_values,
+    parameters_of,
+    plain,
+    read_list_file,
+)
 from tokenmill.spelling import nearest
 
+from .basic import LengthStep, SampleStep
+from .datatrove_filters import C4Paragraph, C4Quality, FinewebQuality, GopherQuality, GopherRepetition
+from .language import LanguageStep
 from .protocol import Step
-from .registry import STEPS
+from .regex import RegexStep
+from .rewriting import FixUnicode, FoldCapitals, ReplacePii
+from .url import UrlStep
+from .words import Decontaminate, WordsStep
+
+_CLASSES: Final[tuple[type[Any], ...]] = (
+    *(UrlStep, LanguageStep, GopherRepetition, GopherQuality, C4Quality, C4Paragraph, FinewebQuality, WordsStep),
+    *(RegexStep, LengthStep, Decontaminate, SampleStep, ReplacePii, FixUnicode, FoldCapitals),
+)
+STEPS: Final[Mapping[str, type[Any]]] = {step.name: step for step in _CLASSES}
+"""By name, in the order in which pages list them: dataclasses whose fields are the parameters."""
+
+
+class Profile(NamedTuple):
+    """Steps under one name."""
+
+    version: str
+    """Raised with every change of the steps; streams made before hold the steps themselves, and so stay as they are."""
+    summary: str
+    steps: tuple[Mapping[str, Any], ...]
+
+
+_FINEWEB_2024: Final = (
+    {"name": "gopher_repetition"},
+    {"name": "gopher_quality"},
+    {"name": "c4_quality", "filter_no_terminal_punct": False},
+    {"name": "fineweb_quality"},
+    {"name": "replace_pii"},
+)
+PROFILES: Final[Mapping[str, Profile]] = {
+    "gopher": Profile(
+        "1",
+        "The filters of Gopher (Rae et al. 2021, table A1), with the bounds of datatrove 0.10.",
+        ({"name": "gopher_repetition"}, {"name": "gopher_quality"}),
+    ),
+    "c4": Profile(
+        "1",
+        "The rules of C4 (Raffel et al. 2020) for lines and pages, with the bounds of datatrove 0.10.",
+        ({"name": "c4_quality"},),
+    ),
+    "fineweb-2024": Profile(
+        "1",
+        "FineWeb's filters in their order (Penedo et al. 2024), without URL list, text extraction, language and "
+        "near-duplicates; personal data is replaced last.",
+        _FINEWEB_2024,
+    ),
+    "fineweb-levelled": Profile(
+        "1",
+        "`fineweb-2024` for English, behind steps that level what a text does not say: encoding, composed characters, "
+        "line ends and capitals.",
+        (
+            {"name": "fix_unicode", "fix_line_breaks": True, "normalization": "NFC"},
+            {"name": "fold_capitals"},
+            {"name": "language", "languages": ["en"]},
+            *_FINEWEB_2024,
+        ),
+    ),
+}
+"""By name. A profile for English texts says nothing of the language: put the step ``language`` before it."""
+
+
+def spelled_out(written: object) -> list[Any]:
+    """Return steps without names of profiles and of steps. Raises SettingsError: no list, or a name is unknown."""
+    if not isinstance(written, Iterable) or isinstance(written, (str, Mapping)):
+        raise SettingsError("steps are a list of tables, or of names of profiles and steps")
+    steps: list[Any] = []
+    for entry in written:
+        if not isinstance(entry, str):
+            steps.append(entry)
+        elif entry in PROFILES:
+            steps.extend(PROFILES[entry].steps)
+        elif entry in STEPS:
+            steps.append({"name": entry})
+        else:
+            known = [*PROFILES, *STEPS]
+            raise SettingsError(
+                f"{entry!r} is no profile and no step{nearest(entry, known)}: there are {', '.join(known)}"
+            )
+    return steps
+
+
+WIDTH: Final = 100
+"""Characters of a comment line."""
+
+
+def steps_as_toml(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Return tables ``[[steps]]`` with all parameters, each below what it does; one without a value is a comment."""
+    return "\n".join("\n".join([*_table(entry), ""]) for entry in entries)
+
+
+def toml_value(value: Any) -> str:
+    """Return a parameter's value as TOML has it."""
+    return json.dumps(plain(value), ensure_ascii=False).replace("\x7f", r"\u007f")
+
+
+def _table(entry: Mapping[str, Any]) -> Iterator[str]:
+    step = STEPS[str(entry["name"])]
+    yield from _comment((step.__doc__ or "").partition("\n")[0])
+    yield "[[steps]]"
+    yield f"name = {toml_value(entry['name'])}"
+    for parameter in parameters_of(step):
+        yield from _comment(parameter.description)
+        yield _line(parameter, entry.get(parameter.name, parameter.default))
+
+
+def _line(parameter: Parameter, value: Any) -> str:
+    if value is None or (parameter.required and value is parameter.default):
+        why = "must be given" if parameter.required else "not set"
+        return f"# {parameter.name} =    # {why}; {parameter.kind_in_words}"
+    return f"{parameter.name} = {toml_value(value)}"
+
+
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in wrap(text.replace("``", "`"), WIDTH))
+
 
 MAX_STEPS: Final = 32
 """Steps of one recipe: each may count documents under several reasons, in every message's totals."""
@@ -31,8 +161,8 @@ NO_LISTS: Final[Mapping[str, bytes]] = {}
 def canonical_entries(entries: Iterable[Any]) -> tuple[dict[str, Any], ...]:
     """Return the steps with JSON types, without parameters that have their default: equal steps are written alike.
 
-    List files are not read. Raises SettingsError: an unknown step or parameter, or a value that cannot be used; names
-    the step by its number.
+    List files are not read. Raises SettingsError, which names the step by its number: an unknown step or parameter, or
+    a value that cannot be used.
     """
     written = tuple(_canonical(entry, number) for number, entry in enumerate(entries, 1))
     if len(written) > MAX_STEPS:
@@ -50,7 +180,7 @@ def read_pipeline(entries: Iterable[Any]) -> Pipeline:
     for number, entry in enumerate(canonical_entries(entries), 1):
         kind = STEPS[entry["name"]]
         read = dict(entry)
-        for name in _list_names(kind.step, entry):
+        for name in _list_names(kind, entry):
             where = f"{_place(number, entry)}: {name}"
             try:
                 content = kind.list_form(read_list_file(entry[name], where), entry)
@@ -108,7 +238,7 @@ def open_pipeline(
 def list_digests(entries: Iterable[Entry]) -> frozenset[str]:
     """Return the SHA-256 of each list that the steps of a recipe name."""
     known = (entry for entry in entries if entry.get("name") in STEPS)
-    values = (entry[name] for entry in known for name in _list_names(STEPS[entry["name"]].step, entry))
+    values = (entry[name] for entry in known for name in _list_names(STEPS[entry["name"]], entry))
     return frozenset(str(value).removeprefix(DIGEST_PREFIX) for value in values)
 
 
@@ -135,13 +265,12 @@ def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> Step:
 
 
 def _looked_up(entry: Any, number: int) -> tuple[str, type, dict[str, Any]]:
-    """Return how messages name the step, its class, and the values given."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
         raise SettingsError(f'step {number}: it must be a table with a name, as {{name = "length", min_words = 5}}')
     name = entry["name"]
     if name not in STEPS:
         raise SettingsError(f"step {number}: {name!r} is unknown{nearest(name, STEPS)}; there are {', '.join(STEPS)}")
-    return _place(number, entry), STEPS[name].step, {key: value for key, value in entry.items() if key != "name"}
+    return _place(number, entry), STEPS[name], {key: value for key, value in entry.items() if key != "name"}
 
 
 def _made(step: type, values: Mapping[str, Any], where: str) -> Any:

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
-from tokenmill.parameters import describe_step
+from tokenmill.parameters import canonical_lines, describe_step
 
 from ..curation.words import english
 from ..document_columns import DocumentColumns
@@ -42,7 +42,7 @@ class Step(Protocol):
         """
 
     def __call__(self, document: Document) -> Document | Rejected:
-        """Return what becomes of the document; it depends on the document and on what `describe` says, on nothing else.
+        """Return what becomes of the document; it depends on the document and on what `describe` says alone.
 
         The document itself is returned where it stays as it is. Raises RecordError where the step cannot answer for
         this document, which is dead-lettered.
@@ -77,6 +77,11 @@ class EachAlone(ABC):
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return the index and the answer of each document that does not stay as it is, ascending."""
         return each_alone(self, documents)
+
+    @staticmethod
+    def list_form(content: bytes, _values: Mapping[str, Any], /) -> bytes:
+        """Return what is kept of a list file, given the parameters as written; a ValueError says what is wrong."""
+        return canonical_lines(content)
 
 
 class EnglishFilter(EachAlone):
@@ -113,7 +118,7 @@ SHORT_FORMS: Final = frozenset({"normalize", "function", "not_empty", "min_chars
 
 
 def step_labels(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a label for each step: its name, and for the second and later ones of a name ``regex_2``, ``regex_3``."""
+    """Return a label for each step: its name, and for the later ones of a name ``regex_2``, ``regex_3``."""
     seen: Counter[str] = Counter()
     labels = []
     for name in names:
@@ -123,8 +128,5 @@ def step_labels(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def counting_key(label: str, reason: str) -> str:
-    """Return the name under which totals count documents that the step of this label filters out for ``reason``.
-
-    ``reason`` alone for one of `SHORT_FORMS`, else ``label.reason``.
-    """
+    """Return the name under which totals count what a step filters out; the reason alone for `SHORT_FORMS`."""
     return reason if label in SHORT_FORMS else f"{label}.{reason}"

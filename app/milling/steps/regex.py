@@ -13,6 +13,8 @@ MATCHED: Final = "matched"
 """Filter reason: the pattern was found."""
 NOT_MATCHED: Final = "not_matched"
 """Filter reason: the pattern was not found, where it must be."""
+PATTERN_MEMORY: Final = 8 << 20
+"""Bytes that RE2 may use for a compiled pattern and its automata, RE2's own default; a larger pattern is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,6 @@ class RegexStep(EachAlone):
     _pattern: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compile the pattern."""
         object.__setattr__(self, "_pattern", _compiled(self.regex_exp))
 
     def describe(self) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def _compiled(pattern: str) -> Any:
     import re2  # noqa: PLC0415 - in an extra
 
     options = re2.Options()
-    options.max_mem = 8 << 20  # RE2's own default; a larger pattern is refused
+    options.max_mem = PATTERN_MEMORY
     options.log_errors = False
     try:
         return re2.compile(pattern.encode(), options=options)

@@ -50,7 +50,6 @@ class UrlStep(EachAlone):
     _part_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Write the lists' entries as they are looked up."""
         if self.soft_word_threshold < 1:
             raise ValueError(f"soft_word_threshold = {self.soft_word_threshold}: it must be 1 or more")
         found = {
@@ -68,10 +67,7 @@ class UrlStep(EachAlone):
         object.__setattr__(self, "_part_sizes", tuple(sorted({len(part) for part in self._parts})))
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:  # noqa: ARG002 - the protocol
-        """Return the step itself.
-
-        Raises ValueError where the stream does not carry the field, so that no document would have it.
-        """
+        """Return the step itself. Raises ValueError where the stream does not carry the field."""
         if self.field_name not in metadata_fields:
             raise ValueError(f'the field "{self.field_name}" is not read: add it to metadata_fields')
         return self
@@ -104,7 +100,6 @@ class UrlStep(EachAlone):
 
 
 def _host(url: str) -> str:
-    """Return the host of an address, with or without a scheme; nothing where it has none."""
     try:
         return (urlsplit(url if "//" in url else f"//{url}").hostname or "").strip(".")
     except ValueError:  # a bracket that is not closed, for example

@@ -9,9 +9,20 @@ from typing import Final, Literal, TypeAlias
 
 from tokenmill.errors import SettingsError
 
-from .protocol import PROBE, TEXT, TOKENIZER_FAILED, Encoder, Engine, RawBytes, SpecialTokens, TokenBatch, joined, probe
-from .tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer, text_limit_of
-from .vocabulary import dtype_for
+from .protocol import (
+    PROBE,
+    TEXT,
+    TOKENIZER_FAILED,
+    Encoder,
+    Engine,
+    RawBytes,
+    SpecialTokens,
+    TemplateName,
+    TokenBatch,
+    joined,
+    probe,
+)
+from .vocabulary import RAW_BYTES, TokenizerFile, dtype_for, load_tokenizer, text_limit_of
 
 __all__ = [
     "AUTO",
@@ -25,6 +36,7 @@ __all__ = [
     "Engine",
     "EngineName",
     "SpecialTokens",
+    "TemplateName",
     "TokenBatch",
     "TokenizerFile",
     "choose_engine",
@@ -95,10 +107,7 @@ def reference_of(engine: Engine) -> Engine:
 
 
 def open_fast(content: bytes, special: SpecialTokens = TEXT) -> Encoder:
-    """Return the fast encoder of a ``tokenizer.json``, unchecked.
-
-    Raises SettingsError where it cannot do the tokenizer, or is not installed.
-    """
+    """Return the fast encoder, unchecked. Raises SettingsError where it cannot do the tokenizer, or is missing."""
     try:
         from .gigatoken import Gigatoken  # noqa: PLC0415 - optional
     except ImportError as error:

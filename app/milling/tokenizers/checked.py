@@ -61,7 +61,6 @@ class Spelled:
     """
 
     def __init__(self, fast: Encoder, reference: HuggingFace) -> None:
-        """Find out what can go wrong with this tokenizer."""
         self._fast = fast
         self._reference = reference
         self._may_find_special = reference.may_find_special
@@ -125,6 +124,8 @@ _LOOKED_AT: Final = 8
 _FACTORS: Final = np.uint64(0x9E3779B97F4A7C15) * np.arange(1, 2 * _LOOKED_AT, 2, dtype=np.uint64)
 """Odd multiples of 2**64 over the golden ratio."""
 _SHOWN_CHARACTERS: Final = 40
+_TRIAL_TOKENS: Final = 256
+"""Added tokens whose names are tried out, the first ones: some files have thousands of the same shape."""
 
 
 class Checked:
@@ -135,10 +136,7 @@ class Checked:
     """
 
     def __init__(self, kind: str, fast: Encoder, reference: HuggingFace) -> None:
-        """Compare the engines on the probe text and on the names of all added tokens.
-
-        Raises SettingsError where they differ.
-        """
+        """Compare the engines on the probe and the names of added tokens. Raises SettingsError where they differ."""
         self.kind = kind
         self.reference = reference
         self.vocabulary_size = reference.vocabulary_size
@@ -153,10 +151,7 @@ class Checked:
             raise SettingsError(f"{kind} fails on texts that every engine has to encode")
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return the ids of ``texts``; see `milling.tokenizers.Engine`.
-
-        Raises EngineError where a text of the sample has other ids by `tokenizers`; none of the batch should be used.
-        """
+        """Return the ids of ``texts``. Raises EngineError where one of the sample has others by `tokenizers`."""
         batch = self._fast.encode(texts)
         for number in sampled(batch):
             text, ids = texts[number], batch[number]
@@ -167,7 +162,6 @@ class Checked:
         return batch
 
     def _compare(self, text: str, ids: npt.NDArray[np.uint32]) -> None:
-        """Raise `EngineError` if these are not the reference's ids."""
         answer = self.reference.encode([text])
         if answer.failed and len(ids):
             raise EngineError(f"tokenizers fails on a text that {self.kind} encodes ({answer.failed[0].detail})")
@@ -215,12 +209,16 @@ def _shown(ids: npt.NDArray[np.uint32], at: int) -> str:
 
 def _trials(reference: HuggingFace) -> list[str]:
     """Return texts with the names of added tokens in them, at their ends, and with the names slightly changed."""
-    names = reference.added_tokens[:256]  # some files have thousands of the same kind
+    names = reference.added_tokens[:_TRIAL_TOKENS]
     return [text for name in names for text in (name, f" a {name} b{name}{name}\n{name[:-1]} {name.swapcase()}x{name}")]
 
 
 BATCH: Final = 256
 """Texts given to both engines at once."""
+LONGEST_WORD: Final = 20_000
+"""Characters; engines take other paths for words that no cache holds, and slow ones need a second for a longer one."""
+EXCERPT: Final = 2_000
+"""Characters taken from a given text at once."""
 WHITE_SPACE: Final = (
     *(" ", "  ", "\n", "\n\n", "\r\n", "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u1680", "\u2003"),
 )
@@ -281,7 +279,7 @@ def _batches(texts: Sequence[str], names: Sequence[str]) -> Iterator[list[str]]:
 def _excerpt(rng: random.Random, texts: Sequence[str], _names: Sequence[str]) -> str:
     text = rng.choice(texts) if texts else ""
     start = rng.randrange(len(text) + 1)
-    return text[start : start + rng.randrange(2_000)]
+    return text[start : start + rng.randrange(EXCERPT)]
 
 
 def _mutation(rng: random.Random, texts: Sequence[str], names: Sequence[str]) -> str:
@@ -305,12 +303,11 @@ def _long_word(rng: random.Random, texts: Sequence[str], names: Sequence[str]) -
     if rng.randrange(8):
         return rng.choice(ODD) * rng.randrange(200)
     alphabet = "".join(_excerpt(rng, texts, names).split()) or "ab"
-    return "".join(rng.choices(alphabet, k=rng.randrange(20_000)))  # no cache holds those
+    return "".join(rng.choices(alphabet, k=rng.randrange(LONGEST_WORD)))
 
 
 @cache
 def _categories() -> list[list[str]]:
-    """Return the characters of each Unicode category as this Python knows them, but no surrogates."""
     groups: dict[str, list[str]] = {}
     for number in range(0x110000):
         category = unicodedata.category(chr(number))

@@ -44,10 +44,7 @@ class Gigatoken:
     """
 
     def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
-        """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
-
-        Raises SettingsError where it is of a kind that the library cannot do.
-        """
+        """Load a ``tokenizer.json``. Raises SettingsError where it is of a kind that the library cannot do."""
         self._file = json.loads(content)
         self._normalize: Callable[[str], str] | None = None
         self._ascii_is_normal = False
@@ -68,10 +65,7 @@ class Gigatoken:
         self._size = _process_bytes()
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return the ids of ``texts``; see `milling.tokenizers.Engine`.
-
-        What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call uses a new one.
-        """
+        """Return the ids of ``texts``. After a panic, raised as `PanicError`, the next call uses a new library."""
         data = list(texts)
         if self._normalize is not None:
             data = [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in data]
@@ -134,9 +128,9 @@ def _without_additions(file: dict[str, Any], special: SpecialTokens) -> None:
 
 
 def _refuse_ignored(file: dict[str, Any]) -> None:
-    """Raise `SettingsError` for parts that the library would ignore silently, and so encode wrongly."""
     model, parts = file.get("model", {}), parts_of(file, "pre_tokenizer")
     types = [part.get("type") for part in parts]
+    # the library would ignore these silently, and so encode wrongly
     ignored = [name for name in ("end_of_word_suffix", "continuing_subword_prefix") if model.get(name)]
     if any(token.get("single_word") for token in file["added_tokens"]):
         ignored.append("single_word")

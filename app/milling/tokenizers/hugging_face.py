@@ -18,8 +18,7 @@ from tokenmill.errors import RecordError, SettingsError
 from ..native_calls import shown_error
 from .library import Library, load, normalizer_of
 from .protocol import PROBE, TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch, batch_of, joined
-from .tokenizer_file import TokenizerFile
-from .vocabulary import added_ids, model_ids, parts_of
+from .vocabulary import TokenizerFile, added_ids, model_ids, parts_of
 
 _CALL_CHARACTERS: Final = 1 << 18
 """Characters given to the library in one call, one text at least: a call takes up to 300 bytes for each of them."""
@@ -28,7 +27,6 @@ _LONG_TEXT: Final = Lock()
 
 _UNKNOWN: Final = "\ue000\U0010fffd"
 """Two private-use characters, which no published vocabulary has."""
-_NO_IDS: Final = np.empty(0, np.uint32)
 
 
 class HuggingFace:
@@ -44,13 +42,9 @@ class HuggingFace:
     found_tokens: Sequence[str]
     """The names of added tokens that are found in texts: all, or those that are not special."""
     normalizes: bool
-    """Whether texts are normalized."""
 
     def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
-        """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
-
-        Raises SettingsError where they are no tokenizer, or one that fails on text outside its vocabulary.
-        """
+        """Load a ``tokenizer.json``. Raises SettingsError where it is none, or fails on text outside its vocabulary."""
         self._content = content
         self._library, file = load(content, special)
         known, self._added = model_ids(file), added_ids(file)
@@ -134,7 +128,6 @@ class HuggingFace:
 
     @cached_property
     def _model(self) -> Library:
-        """The model alone."""
         return Library(json.dumps({"version": "1.0", "model": json.loads(self._content)["model"]}))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -148,7 +141,6 @@ class HuggingFace:
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Divide the texts, in order, into runs of about `_CALL_CHARACTERS`."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -215,7 +207,6 @@ def template_of(tokenizer: TokenizerFile) -> Template:
 
 
 def _around(plain: list[int], whole: list[int]) -> Iterator[Template]:
-    """Yield what may have been put around ``plain`` to make ``whole``."""
     size = len(plain)
     for at in range(len(whole) - size + 1):
         if whole[at : at + size] == plain:

@@ -25,10 +25,9 @@ _PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)
 
 
 class Library:
-    """A loaded tokenizer. Its methods raise what the library raises, a panic as `tokenmill.errors.PanicError`."""
+    """A loaded ``tokenizer.json``. Its methods raise what the library raises, a panic as `PanicError`."""
 
     def __init__(self, content: str, special: SpecialTokens = TEXT) -> None:
-        """Load a ``tokenizer.json``; ``special`` says what special tokens in a text are."""
         self._special_is_text = special == TEXT
         with _LIBRARY:
             self._tokenizer = self._load(content)
@@ -63,10 +62,7 @@ class Library:
 
 
 def load(content: bytes, special: SpecialTokens = TEXT) -> tuple[Library, dict[str, Any]]:
-    """Return a ``tokenizer.json`` as the library has it, and as a value: without dropout, with the ids that are used.
-
-    Raises SettingsError where the library cannot load it.
-    """
+    """Return a ``tokenizer.json`` as the library has it, and as a value. Raises SettingsError where it cannot be."""
     try:
         text = content.decode()
         file = json.loads(text)

@@ -19,7 +19,11 @@ from ..document_columns import join_bounds
 
 SpecialTokens: TypeAlias = Literal["text", "tokens"]
 """What the name of a special token is where it stands in a text: text like any other, or that token."""
+TemplateName: TypeAlias = Literal["none", "tokenizer"]
+"""What stands around a document where no setting says it: nothing, or what the tokenizer's post-processor puts."""
 TEXT: Final = "text"
+_SHOWN_CHARACTERS: Final = 40
+"""Of a text, in a message about it."""
 NO_FAILURES: Final[Mapping[int, RecordError]] = {}
 TOKENIZER_FAILED: Final = "tokenizer_failed"
 """Dead-letter reason: `tokenizers`, which says which ids are right, fails on the text."""
@@ -27,10 +31,7 @@ TOKENIZER_FAILED: Final = "tokenizer_failed"
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """The token ids of several texts, without those around a document.
-
-    Those of text ``i`` are ``ids[offsets[i] : offsets[i + 1]]``.
-    """
+    """The token ids of several texts; those of text ``i`` are ``ids[offsets[i] : offsets[i + 1]]``."""
 
     ids: npt.NDArray[np.uint32]
     """Shape ``[tokens]``: all ids, one text after the other."""
@@ -43,7 +44,6 @@ class TokenBatch:
         return len(self.offsets) - 1
 
     def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
-        """Return a view of the ids of text ``index``, from 0; it may be empty."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
@@ -83,18 +83,15 @@ def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
 
 
 class Encoder(Protocol):
-    """The part of an engine that is worth being fast.
-
-    A text's ids depend on the text and the tokenizer file alone, never on its batch.
-    """
+    """The part of an engine that is worth being fast: a text's ids depend on the text and the tokenizer file alone."""
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
 
-        None are added to those of the text. Special tokens in a text are ordinary text, unless the engine was opened
-        to find them (`SpecialTokens`). Added tokens that the tokenizer file does not call special
-        are matched. A text may have no tokens. One on which the reference engine fails is in ``failed``, whatever the
-        engine; the others have their ids. Other threads run meanwhile.
+        None are added to those of the text. Special tokens in a text are ordinary text, unless the engine was opened to
+        find them (`SpecialTokens`). Added tokens that the tokenizer file does not call special are matched. A text may
+        have no tokens. One on which the reference engine fails is in ``failed``, whatever the engine; the others have
+        their ids. Other threads run meanwhile.
         """
 
 
@@ -167,16 +164,13 @@ characters, unassigned ones, text that looks like special tokens, long words, an
 
 
 def probe(engine: Engine) -> str:
-    """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then the ids, as ``<u4``.
-
-    Raises SettingsError where the tokenizer fails on one of the texts.
-    """
-    digest = sha256()
+    """Return the hexadecimal SHA-256 of the ids of `PROBE`. Raises SettingsError where the tokenizer fails on it."""
+    digest = sha256()  # of each text, the number of its ids and then these, as ``<u4``
     batch = engine.encode(PROBE)
     for at, error in batch.failed.items():
         raise SettingsError(
             f"the tokenizer fails on a text that every tokenizer has to encode ({error.detail}), "
-            f"{PROBE[at][:40]!a}: correct its file (often a pattern in it) or name another (tokenizer)"
+            f"{PROBE[at][:_SHOWN_CHARACTERS]!a}: correct its file (often a pattern in it) or name another (tokenizer)"
         )
     for ids in batch:
         digest.update(np.array([len(ids)], "<u4").tobytes() + ids.astype("<u4").tobytes())

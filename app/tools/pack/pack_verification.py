@@ -16,10 +16,9 @@ from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
-from ...milling.chain_mill import ChainMill
 from ...milling.duplicates.parameters import deduplication_of
 from ...milling.outcomes import Stages
-from ...milling.partition_mill import Looked, PartitionMill
+from ...milling.partition_mill import ChainMill, Looked, PartitionMill
 from ...milling.tokenizers import TokenizerFile, reference_of
 from ...settings import Settings
 from ...sources.file_sources import Reading

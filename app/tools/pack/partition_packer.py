@@ -29,9 +29,8 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
 from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
-from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Outcome, Stages
-from ...milling.partition_mill import Looked, PartitionMill
+from ...milling.partition_mill import ChainMill, Looked, PartitionMill
 from ..produce.run_notes import utf8
 from ..verify.verify_result import ChainResult
 from .pack_state import DEAD, REJECTED, PartitionState

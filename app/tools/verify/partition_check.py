@@ -29,9 +29,8 @@ from ...kafka.clients import consumer, read_batches
 from ...kafka.control_log import IgnoreList
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.token_topic import KafkaLogs
-from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Stages
-from ...milling.partition_mill import PartitionMill
+from ...milling.partition_mill import ChainMill, PartitionMill
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import RAW_BYTES, TokenizerFile, reference_of
 from ...processes import collect_seldom, end_with_parent, keep_loaded, side_processes

@@ -15,8 +15,8 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.message import Message
 
-from ...milling.chain_mill import ChainMill
 from ...milling.outcomes import Kind, Stages
+from ...milling.partition_mill import ChainMill
 from ...milling.reference import Reference, ReferenceBlock
 from ...milling.tokenizers import Engine, TokenBatch
 from .verify_result import BlockRun, ChainResult, VerifyDifference, first_difference

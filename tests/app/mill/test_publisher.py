@@ -7,21 +7,153 @@ from typing import NoReturn
 
 import pytest
 
-from tests.histories import BLOCK_BYTES, make_history
+from tests.histories import BLOCK_BYTES, History, make_history
+from tests.mills import RECIPE, make_source, text
 from tokenmill.app.kafka.dead_letters import WrittenLetter
 from tokenmill.app.kafka.topics import HEADERS_BYTES
 from tokenmill.app.mill import publisher as module
 from tokenmill.app.mill.publisher import (
     LETTERS_AT_ONCE,
+    MOST_MESSAGES,
     CarryTime,
     LogEnd,
     Publisher,
     ValueCarries,
     send_letters,
 )
+from tokenmill.app.milling.partition_mill import ChainMill
 from tokenmill.errors import StrayError
+from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.records import Record
 from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message, encode_header
+
+TRUE_END = make_history(8)
+LAST = (TRUE_END.message(0, 2), TRUE_END.message(2, 4))
+LEADER, OTHER = "leader", "another leader, or a new connection to it"
+
+
+async def _lost(
+    offset: int, *, leader: str = LEADER, last: Sequence[Message] = LAST, found: Sequence[Message] = ()
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Return what is said of an acknowledgement after the partition ended at offset 5, and what was read for it."""
+    asked: list[tuple[int, int]] = []
+
+    async def read(start: int, end: int) -> Sequence[tuple[int, Message]]:
+        asked.append((start, end))
+        return list(zip(range(5 - len(found), 5), found, strict=True))
+
+    end = LogEnd(5, last, LEADER)
+    return await end.acknowledged(offset, leader, TRUE_END.message(4, 5), read), asked
+
+
+async def test_what_follows_directly_costs_nothing() -> None:
+    """Nothing is read, whatever stands there."""
+    assert await _lost(5) == (None, [])
+
+
+@pytest.mark.parametrize("offset", [0, 4])
+async def test_an_offset_that_was_taken_before_is_a_lost_tail(offset: int) -> None:
+    """At once: nothing needs to be read."""
+    reason, asked = await _lost(offset, leader=OTHER)
+    assert reason == f"acknowledged offset {offset}, below 5"
+    assert not asked
+
+
+@pytest.mark.parametrize(("offset", "leader"), [(6, LEADER), (9, OTHER), (5, OTHER)])
+async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: str) -> None:
+    """At one go, after a jump or another leader's answer; another message among them, or none, is a lost tail."""
+    reason, asked = await _lost(offset, leader=leader, found=LAST)
+    assert reason is None
+    assert asked == [(5 - FIRST_TAIL, offset)]
+    other: History = make_history(8, other_from=2)
+    wrong = (
+        (LAST[0], other.message(2, 4)),
+        (LAST[0], TRUE_END.message(3, 4)),
+        (TRUE_END.message(1, 2), LAST[1]),  # an equal one at the end proves nothing
+        (),
+    )
+    for found in wrong:
+        reason, _ = await _lost(offset, leader=leader, found=found)
+        assert reason == "holds other messages below offset 5 than before"
+
+
+@pytest.mark.parametrize("found", [LAST[1:], (TRUE_END.message(0, 1), *LAST)])
+async def test_what_retention_took_or_nobody_knew_tells_nothing(found: Sequence[Message]) -> None:
+    """Only what both hold is compared."""
+    assert (await _lost(5, leader=OTHER, found=found))[0] is None
+
+
+async def test_a_partition_without_messages_can_lose_none() -> None:
+    """There is nothing to be read again."""
+    assert (await _lost(7, leader=OTHER, last=()))[0] is None
+
+
+async def test_each_acknowledgement_is_the_next_ones_past() -> None:
+    """What is compared are the messages that were acknowledged, and those that others wrote in between."""
+    log = {4: TRUE_END.message(2, 4), 5: TRUE_END.message(4, 5), 6: TRUE_END.message(0, 2), 7: TRUE_END.message(0, 2)}
+
+    async def read(start: int, end: int) -> Sequence[tuple[int, Message]]:
+        return [(at, log[at]) for at in range(start, end) if at in log]
+
+    end = LogEnd(5, LAST[1:], LEADER)
+    for at, message in ((5, log[5]), (8, TRUE_END.message(5, 6)), (9, TRUE_END.message(6, 7))):
+        log[at] = message
+        assert await end.acknowledged(at, OTHER, message, read) is None
+    log[6] = TRUE_END.message(0, 1)
+    assert await end.acknowledged(10, LEADER, TRUE_END.message(7, 8), read) is not None
+
+
+ROOM = 1 << 20
+
+
+def chain_after(records: list[Record]) -> ChainMill:
+    """Return a chain that has taken some records, all of which are in open blocks."""
+    parameters = {"open_blocks": 4}
+    source = make_source(replace(RECIPE, block_tokens=64, packing="fit", packing_parameters=parameters))
+    mill = source.mill()
+    mill.feed(records)
+    return mill.chains["train"]
+
+
+def test_one_is_due_while_the_oldest_record_is_in_danger() -> None:
+    """Once, then again after some messages, or when what the last one needs is in danger as well."""
+    chain, carries = chain_after([text(5, "ab"), text(9, "cd")]), ValueCarries(ROOM)
+    assert not carries.is_due(chain, 0)
+    carries.endangered_below = 5
+    assert not carries.is_due(chain, 0)
+    carries.endangered_below = 6
+    assert carries.is_due(chain, 3)
+    carry = chain.carry(20, by_value=True)
+    assert carry is not None
+    assert carries.allowed(carry)
+    carries.written(carry, 3)
+    assert not carries.is_due(chain, 3 + MOST_MESSAGES - 1)
+    assert carries.is_due(chain, 3 + MOST_MESSAGES)
+    carries.endangered_below = 20
+    assert not carries.is_due(chain, 4)
+    carries.endangered_below = 21
+    assert carries.is_due(chain, 4)
+
+
+def test_a_chain_without_open_blocks_needs_none() -> None:
+    """Nor one that keeps one open block, which its carries hold anyway."""
+    carries = ValueCarries(ROOM)
+    carries.endangered_below = 1 << 40
+    (recipe,) = make_source().recipes
+    assert not carries.is_due(make_source().chain(recipe), 0)
+    mill = make_source().mill()
+    mill.feed([text(5, "a")])
+    assert not carries.is_due(mill.chains["train"], 0)
+
+
+def test_one_that_is_too_large_is_not_sent() -> None:
+    """The log names the offset that retention must keep."""
+    chain, carries = chain_after([text(5, "ab")]), ValueCarries(0)
+    carry = chain.carry(20, by_value=True)
+    assert carry is not None
+    assert not carries.allowed(carry)
+
 
 LENGTH = 12
 TRUE = make_history(LENGTH)

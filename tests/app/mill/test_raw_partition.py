@@ -22,7 +22,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill import raw_partition
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, plan_topic
-from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.mill.topic_changes import SkipList
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import Board, Containment, Deaths, RecordsInFlight
 from tokenmill.errors import EngineError, PanicError, TopicError

@@ -16,8 +16,7 @@ from tests.mills import RAW, RECIPE, Source, assert_follow, divide
 from tests.strategies import feed_sizes, message_bytes, values
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference
-from tokenmill.app.milling.steps.pipeline import read_pipeline
-from tokenmill.app.milling.steps.registry import STEPS
+from tokenmill.app.milling.steps.pipeline import STEPS, read_pipeline
 from tokenmill.app.milling.tokenizers import REFERENCE
 from tokenmill.records import FLUSH_HEADER, Record
 

@@ -1,31 +1,451 @@
-"""One raw partition with several chains: they are milled together, and each is as if it were alone."""
+"""One raw partition and its chains: what is fed, what comes out, what is continued."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import DEFAULT, Mock, patch
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-from tests.mills import RECIPE, Source, assert_follow, divide, flush, make_source, named, text, tiny_bpe, write
+from tests.mills import (
+    PARTITION,
+    RECIPE,
+    Source,
+    assert_follow,
+    chain_outcomes,
+    divide,
+    flush,
+    make_source,
+    named,
+    text,
+    tiny_bpe,
+    tombstone,
+    write,
+)
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill.app.milling import columns
 from tokenmill.app.milling import partition_mill as partition
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.outcomes import Kind
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.outcomes import NO_TOKENS, Kind
+from tokenmill.app.milling.packing.reopening import NEAR_OFFSETS, Reopening
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill, open_packing
 from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
 from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
-from tokenmill.errors import PanicError, RecordError
-from tokenmill.reading.continuing import ResumePoint, resume_point
+from tokenmill.errors import PanicError, RecordError, SettingsError, SourceError
+from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
+from tokenmill.recipe import Recipe
 from tokenmill.records import Record
-from tokenmill.wire.message import Message
+from tokenmill.wire.chain import Cursor, genesis_hash, record_crc
+from tokenmill.wire.message import HEADER_OVERHEAD, Message, decode_message, encode_header
+from tokenmill.wire.pieces import PADDING, decode_entry, split_references
+from tokenmill.wire.totals import Totals
+
+flags = st.lists(st.booleans(), min_size=1, max_size=4)
+
+
+@given(sources, record_lists(), feed_sizes, message_bytes, flags)
+@pytest.mark.slow
+def test_messages_are_the_reference_blocks_however_they_are_cut(
+    source: Source, records: list[Record], sizes: list[int], size: int, carries: list[bool]
+) -> None:
+    """Tokens, entries and hashes of all blocks, and cursor and totals at each message's end; carries change nothing."""
+    for recipe in source.recipes:
+        messages = write(source, recipe, records, sizes, message_bytes=size, carries=carries)
+        assert_follow(messages, source.blocks(recipe, records), recipe)
+
+
+@given(
+    source=sources,
+    records=record_lists(),
+    sizes=feed_sizes,
+    again=feed_sizes,
+    carries=flags,
+    old=st.integers(0, 10),
+    data=st.data(),
+)
+def test_a_chain_continues_from_any_message_as_if_nothing_had_happened(
+    *,
+    source: Source,
+    records: list[Record],
+    sizes: list[int],
+    again: list[int],
+    carries: list[bool],
+    old: int,
+    data: st.DataObject,
+) -> None:
+    """From a block in the middle of a document too, and from a carry's open block; passed records are skipped."""
+    recipe = source.recipes[-1]
+    blocks = source.blocks(recipe, records)
+    before = write(source, recipe, records, sizes, carries=carries)
+    if not before:
+        return
+    message = data.draw(st.sampled_from(before))
+    rest = [record for record in records if record.offset >= message.cursor.next_offset - old]
+    after = write(source, recipe, rest, again, after=message)
+    assert_follow(after, blocks, recipe, first=message.end)
+
+
+@given(sources, record_lists(), feed_sizes, st.lists(st.integers(0, 6), min_size=1, max_size=4))
+@pytest.mark.slow
+def test_a_chain_survives_restart_after_restart(
+    source: Source, records: list[Record], sizes: list[int], lives: list[int]
+) -> None:
+    """A worker that publishes a few messages and dies, then the next one, until nothing is left: no block is other."""
+    recipe = source.recipes[0]
+    published: list[Message] = []
+    for life in [*lives, None]:
+        last = published[-1] if published else None
+        written = write(source, recipe, records, sizes, carries=(False, True), after=last)
+        published += written[:life]
+    assert_follow(published, source.blocks(recipe, records), recipe)
+
+
+@given(sources, record_lists(), feed_sizes, feed_sizes)
+@pytest.mark.slow
+def test_a_carry_depends_on_the_position_alone(
+    source: Source, records: list[Record], sizes: list[int], others: list[int]
+) -> None:
+    """Two mills fed differently, one of them restarted from its own carry, write the same carry at the same place."""
+    recipe = source.recipes[0]
+    position = records[-1].offset + 3 if records else 7
+    carries = []
+    for division in (sizes, others):
+        mill = source.mill()
+        chain = mill.chains[recipe.split]
+        for feed in divide(records, division):
+            mill.feed(feed)
+            carry = chain.carry(position)
+            assert carry is not None
+        carries.append(chain.carry(position))
+    first = carries[0]
+    assert first is not None
+    resumed = source.chain(recipe, resume_point(first)).carry(position)
+    assert carries == [first, resumed]
+    assert encode_header(first) == encode_header(resumed or first)
+
+
+@given(sources, record_lists(), st.integers(0, 5))
+@pytest.mark.slow
+def test_a_carry_holds_the_open_block_and_a_position_past_gaps(source: Source, records: list[Record], gap: int) -> None:
+    """Its open tokens are those that the reference has left, and its totals all records so far."""
+    recipe = source.recipes[0]
+    reference = source.reference(recipe)
+    blocks = list(reference.blocks(records))
+    position = (records[-1].offset + 1 if records else 0) + gap
+    mill = source.mill()
+    mill.feed(records)
+    chain = mill.chains[recipe.split]
+    carry = chain.carry(position)
+    assert carry is not None
+    last = records[-1] if records else None
+    remembered = (last.offset, record_crc(last.key, last.value), last.timestamp) if last else (-1, 0, 0)
+    assert carry.cursor == Cursor(position, 0, len(blocks), *remembered)
+    assert carry.is_carry
+    assert carry.open_tokens == reference.open_block[0]
+    assert chain.open_tokens == len(carry.open_tokens) // np.dtype(recipe.dtype).itemsize
+    assert bool(carry.open_tokens) == bool(carry.open_entry)
+    assert carry.totals == chain.totals == reference.totals
+    assert carry.before == carry.after == (blocks[-1].chain if blocks else genesis_hash(recipe.fingerprint, PARTITION))
+
+
+def test_no_carry_in_the_middle_of_a_document() -> None:
+    """A chain that resumed there has no open block to tell; after the document it has."""
+    source = make_source()
+    records = [text(5, "abcdefghij")]
+    first, second = write(source, RECIPE, records)
+    assert (first.cursor.next_offset, first.cursor.taken) == (5, 4)
+    chain = source.chain(RECIPE, resume_point(first))
+    assert chain.carry(6) is None
+    mill = source.mill([resume_point(first)])
+    assert mill.feed(records).messages["train"] == [second]
+    assert mill.chains["train"].carry(6) is not None
+
+
+def test_the_cursor_in_a_document_remembers_that_document() -> None:
+    """After a block that cuts a document it is that document's record, not the one before; the totals exclude it."""
+    source = make_source()
+    records = [tombstone(1), text(4, "abcdefgh"), tombstone(9)]
+    middle, end = write(source, RECIPE, records, ())
+    remembered = (4, record_crc(None, b"abcdefgh"), 1004)
+    assert middle.cursor == Cursor(4, 4, 1, *remembered)
+    assert end.cursor == Cursor(4, 8, 2, *remembered)
+    assert middle.totals == end.totals == Totals(records=1, tombstones=1)
+
+
+def test_the_cursor_after_a_document_that_fills_its_block_stands_behind_it() -> None:
+    """Not in the middle: nothing of the document is left; what follows it is not passed yet."""
+    source = make_source()
+    (message,) = write(source, RECIPE, [text(4, "abc"), tombstone(9)], ())
+    assert message.cursor == Cursor(5, 0, 1, 4, record_crc(None, b"abc"), 1004)
+    assert message.totals == Totals(records=1, kept=1, tokens=4, value_bytes=3)
+
+
+def test_a_document_whose_separator_alone_is_left_continues() -> None:
+    """All its text is in blocks, its end-of-document id is not."""
+    source = make_source()
+    records = [text(0, "abcd"), text(1, "xyz")]
+    messages = write(source, RECIPE, records)
+    assert messages[0].cursor.taken == len("abcd")
+    assert bytes(messages[1].tokens) == b"\0xyz"
+    assert write(source, RECIPE, records, after=messages[0]) == messages[1:]
+
+
+def test_a_flush_fills_the_open_block_and_an_empty_one_stays_empty() -> None:
+    """Two flushes in a row are one block, and both are counted."""
+    source = make_source()
+    records = [flush(0), text(1, "a"), flush(2), flush(3), text(4, "b"), flush(5)]
+    messages = write(source, RECIPE, records, ())
+    assert [bytes(message.tokens) for message in messages] == [b"a\0\0\0", b"b\0\0\0"]
+    assert [message.totals.flushes for message in messages] == [2, 4]
+    assert_follow(messages, source.blocks(RECIPE, records), RECIPE)
+
+
+def test_padding_has_an_id_of_its_own_where_no_token_ends_a_document() -> None:
+    """Documents follow each other directly, and pieces say where each begins; positions count the first token, too."""
+    recipe = replace(RECIPE, begin_of_document=(7,), end_of_document=(), padding=9)
+    source = make_source(recipe)
+    records = [text(0, "a"), text(1, "bcd"), flush(2)]
+    messages = write(source, recipe, records)
+    assert [bytes(message.tokens) for message in messages] == [b"\7a\7b", b"cd\x09\x09"]
+    entries = [decode_entry(message.entries[0]) for message in messages]
+    assert [[(piece.start, piece.offset, piece.position) for piece in pieces] for pieces in entries] == [
+        [(0, 0, 0), (2, 1, 0)],
+        [(0, 1, 2), (2, 2, PADDING)],
+    ]
+    assert messages[-1].totals.tokens == 6
+    assert write(source, recipe, records, after=messages[0]) == messages[1:]
+
+
+@given(st.integers(0, 12), st.integers(1, 6))
+def test_messages_are_cut_at_about_message_bytes(count: int, fit: int) -> None:
+    """As many blocks as fit; one block at least, however small the setting."""
+    source = make_source()
+    records = [named(0, "x", "a" * (RECIPE.block_tokens * (count + 1) - 1))]
+    entry = len(source.blocks(RECIPE, records)[0].entry)
+    size = HEADER_OVERHEAD + fit * (RECIPE.block_bytes + entry)
+    for message_bytes_, expected in ((size, fit), (size + RECIPE.block_bytes, fit), (1, 1)):
+        messages = write(source, RECIPE, records, message_bytes=message_bytes_)
+        counts = [message.count for message in messages]
+        assert counts[:-1] == [expected] * (len(counts) - 1)
+        assert 1 <= counts[-1] <= expected
+        assert sum(counts) == count + 1
+
+
+@given(sources, record_lists(), st.frozensets(st.integers(0, 20)))
+def test_messages_end_where_they_are_told_to(source: Source, records: list[Record], ends: frozenset[int]) -> None:
+    """And are right there, cursor and totals included."""
+    recipe = source.recipes[0]
+    point = genesis_point(0, genesis_hash(recipe.fingerprint, PARTITION))
+    chain = ChainMill(recipe, point, message_bytes=1 << 40, ends=ends)
+    messages = PartitionMill(source.stages, [chain], source.skips).feed(records).messages[recipe.split]
+    blocks = source.blocks(recipe, records)
+    assert_follow(messages, blocks, recipe)
+    assert ends & set(range(1, len(blocks) + 1)) <= {message.end for message in messages}
+
+
+def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:
+    """It is no document for the chain: not even an end-of-document id."""
+    source = make_source()
+    mill = source.chain(RECIPE)
+    assert mill.feed(chain_outcomes(source, RECIPE, [text(0, "a")], [0])) == []
+    assert mill.totals == Totals(records=1, filtered=Counter({NO_TOKENS: 1}))
+    assert mill.open_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "tokens"), [(tombstone(5), []), (text(5, "abc"), [3]), (text(6, "abcdefghij"), [10])]
+)
+def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_continues(
+    record: Record, tokens: list[int]
+) -> None:
+    """Gone, shorter, or an outcome of another kind: blocks of two histories must not be joined."""
+    source = make_source()
+    point = resume_point(write(source, RECIPE, [text(5, "abcdefghij")])[0])
+    chain = source.chain(RECIPE, point)
+    with pytest.raises(SourceError, match="offset 5"):
+        chain.feed(chain_outcomes(source, RECIPE, [record], tokens))
+
+
+def test_a_chain_begins_at_its_genesis_offset() -> None:
+    """What lies below is not read and not counted."""
+    chain = genesis_hash(RECIPE.fingerprint, 0)
+    mill = ChainMill(RECIPE, genesis_point(3, chain), message_bytes=1)
+    source = make_source()
+    messages = mill.feed(chain_outcomes(source, RECIPE, [text(offset, "abc") for offset in range(5)], [3] * 5))
+    assert [message.cursor.next_offset for message in messages] == [4, 5]
+    assert messages[-1].totals.records == len(messages)
+
+
+def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
+    """The totals of a message that was read are not changed by going on from it."""
+    source = make_source()
+    records = [text(offset, "abc") for offset in range(3)]
+    first, *_ = write(source, RECIPE, records)
+    kept = replace(first.totals)
+    write(source, RECIPE, records, after=first)
+    assert first.totals == kept
+
+
+def test_a_chain_begins_without_an_open_block() -> None:
+    """Nothing waits before the first document."""
+    opened = open_packing(RECIPE).open_block
+    assert opened == (b"", b"")
+
+
+def test_a_packing_of_another_version_is_refused() -> None:
+    """Rather than packed some other way."""
+    with pytest.raises(SettingsError, match="use the version that made the stream"):
+        open_packing(replace(RECIPE, packing="best-fit"))
+
+
+def fitting(source: Source, most_open: int, age: int) -> Source:
+    """Return the same source with this packing."""
+    parameters = {"open_blocks": most_open, "max_age_offsets": age}
+    recipes = tuple(replace(r, packing="fit", packing_parameters=parameters) for r in source.recipes)
+    return replace(source, recipes=recipes)
+
+
+def reopened(source: Source, recipe: Recipe, message: Message, records: list[Record]) -> ResumePoint:
+    """Return the point behind a message, its open blocks made of the records again."""
+    reopening = Reopening(recipe, source.stages, resume_point(message), source.skips)
+    for start, end in reopening.ranges:
+        reopening.take([record for record in records if start <= record.offset < end])
+    return reopening.point()
+
+
+fit_sources = st.builds(fitting, sources, st.integers(1, 4), st.sampled_from([1, 2, 5, 100]))
+DOCUMENTS = [text(n, "abcde"[: 1 + n % 5]) for n in range(12)]
+
+
+@pytest.mark.slow
+@given(fit_sources, record_lists(max_size=24), feed_sizes, message_bytes, st.data())
+def test_it_goes_on_after_any_message(
+    source: Source, records: list[Record], sizes: list[int], size: int, data: st.DataObject
+) -> None:
+    """In the middle of a document or a flush as well, from any carry, by value or by reference; the same ever after."""
+    for recipe in source.recipes:
+        blocks = source.blocks(recipe, records)
+        messages = write(source, recipe, records, sizes, message_bytes=size, carries=(True, False))
+        assert_follow(messages, blocks, recipe)
+        if not messages:
+            continue
+        sent = data.draw(st.sampled_from(messages))
+        message = decode_message(encode_header(sent), bytes(sent.tokens))
+        point = reopened(source, recipe, message, records)
+        chain = source.chain(recipe, point)
+        carry = chain.carry(message.cursor.next_offset, by_value=True)
+        assert (carry is None) == message.cursor.within
+        if carry is not None:
+            opened = carry.open_tokens, carry.open_entry, carry.references
+            assert opened == (point.open_tokens, point.open_entry, message.references)
+            assert resume_point(decode_message(encode_header(carry), b"")).is_complete
+            again = Reference.resumed(recipe, source.stages, PARTITION, point, source.skips)
+            assert list(again.blocks(records)) == blocks[message.end :]
+        mill = source.mill([point if recipe is one else None for one in source.recipes])
+        assert_follow(mill.feed(records).messages[recipe.split], blocks, recipe, message.end)
+
+
+def test_a_message_can_end_before_its_document_is_placed() -> None:
+    """The fullest block is closed for it: the cursor remembers that document, and stands before it."""
+    source = fitting(make_source(), 1, 100)
+    (recipe,) = source.recipes
+    message, *_ = write(source, recipe, [text(0, "a"), text(1, "bc"), text(2, "defg")])
+    cursor = message.cursor
+    assert (cursor.next_offset, cursor.taken, cursor.last_offset, cursor.within) == (1, 0, 1, True)
+    assert message.totals.kept == 1
+    assert source.chain(recipe, resume_point(message)).carry(5) is None
+
+
+def test_a_flush_can_be_half_done() -> None:
+    """It closes the oldest block first; the flush counts once all are closed."""
+    source = fitting(make_source(), 4, 100)
+    (recipe,) = source.recipes
+    records = [text(0, "ab"), text(1, "cd"), flush(2)]
+    first, second = write(source, recipe, records)
+    assert [bytes(first.tokens), bytes(second.tokens)] == [b"ab\0\0", b"cd\0\0"]
+    assert [m.cursor.next_offset for m in (first, second)] == [2, 3]
+    assert [m.totals.flushes for m in (first, second)] == [0, 1]
+    mill = source.mill([reopened(source, recipe, first, records)])
+    assert mill.feed(records).messages["train"] == [second]
+
+
+def test_totals_count_padding_documents_that_are_cut_and_blocks_with_several() -> None:
+    """With the blocks that leave."""
+    source = fitting(make_source(), 1, 100)
+    (recipe,) = source.recipes
+    *_, last = write(source, recipe, [text(0, "abcde"), text(1, "f"), text(2, "ghi"), text(3, "j"), flush(4)])
+    assert last.totals.packing == {"cut": 1, "joined": 1, "padding": 2}
+    assert last.totals.balanced
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (DOCUMENTS[3]._replace(value=b"zzzz"), "is another record now"),
+        (DOCUMENTS[3]._replace(value=None), "is another record now"),
+        (None, "is gone, or is no document of the split any more"),
+    ],
+)
+def test_a_record_of_an_open_block_that_is_another_one_now_is_refused(now: Record | None, said: str) -> None:
+    """One of the same length as well: two histories would be joined."""
+    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
+    (recipe,) = source.recipes
+    carry = write(source, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
+    assert split_references(carry.references).rows["offset"].tolist() == list(range(12))
+    log = [*DOCUMENTS[:3], *([now] if now else []), *DOCUMENTS[4:]]
+    with pytest.raises(SourceError, match=f"offset 3 of raw-text, of which an open block of split train .* {said}"):
+        reopened(source, recipe, carry, log)
+    assert reopened(source, recipe, carry, DOCUMENTS).is_complete
+
+
+def test_a_record_on_the_skip_list_is_refused_where_an_open_block_has_it() -> None:
+    """It is passed, and the list does not take it; whoever wrote it there all the same is told."""
+    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
+    (recipe,) = source.recipes
+    carry = write(source, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
+    with pytest.raises(SourceError, match=r"offset 5 .* no document of the split any more"):
+        reopened(replace(source, skips=frozenset({5})), recipe, carry, DOCUMENTS)
+
+
+def test_records_near_each_other_are_read_in_one_go() -> None:
+    """And what lies far between them is not read."""
+    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 10_000)
+    (recipe,) = source.recipes
+    records = [text(n, "ab") for n in (3, 5, 5 + NEAR_OFFSETS, 9_000)]
+    carry = write(source, recipe, records, carries=(True,))[-1]
+    reopening = Reopening(recipe, source.stages, resume_point(carry))
+    assert list(reopening.ranges) == [(3, 6 + NEAR_OFFSETS), (9_000, 9_001)]
+
+
+def test_records_are_compared_where_a_carry_has_the_open_blocks_by_value() -> None:
+    """Those that the source still holds; what it lost needs not be there."""
+    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
+    (recipe,) = source.recipes
+    mill = source.mill()
+    mill.feed(DOCUMENTS)
+    carry = mill.chains["train"].carry(12, by_value=True)
+    assert carry is not None
+    point = resume_point(carry)
+    for first, changed, refused in ((0, None, False), (4, 3, False), (4, 8, True), (0, 3, True)):
+        log = [r._replace(value=b"?" * len(r.value or b"")) if r.offset == changed else r for r in DOCUMENTS[first:]]
+        reopening = Reopening(recipe, source.stages, point, source_first=first)
+        assert list(reopening.ranges) == [(first, 12)]
+        if refused:
+            with pytest.raises(SourceError, match=f"offset {changed} .* another record now"):
+                reopening.take(log)
+        else:
+            reopening.take(log)
+            assert reopening.point() == point
+
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)))
 

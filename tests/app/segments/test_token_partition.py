@@ -4,7 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -18,16 +19,15 @@ from tests.conftest import TopicFactory
 from tests.mills import text
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.control_log import ignore_record, record_hash
+from tokenmill.app.kafka.control_log import ControlLog, ignore_record, record_hash
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.segments import following
-from tokenmill.app.segments import store_opening as opening
-from tokenmill.app.segments import token_partition as block_appender
+from tokenmill.app.segments import token_partition as module
+from tokenmill.app.segments.mirror import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
@@ -35,9 +35,11 @@ from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading.continuing import genesis_point
+from tokenmill.recipe import Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import scan
 from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 EPOCH = 7
@@ -65,9 +67,7 @@ class Appending:
         settled = await settle(settings, stream, recipe, plan.tokenizer.content)
         store = Store.open_or_create(settings.store)
         store.add_stream(StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks), None)
-        chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
-        records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
-        messages = list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+        messages = _milled(plan, recipe)
         durable: list[int] = []
 
         async def start_partition(_tp: TP, _offset: int) -> int:
@@ -120,6 +120,12 @@ class Appending:
         return [commit.blocks for commit in found.commits]
 
 
+def _milled(plan: RawTopicPlan, recipe: Recipe) -> list[Message]:
+    chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
+    records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
+    return list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+
+
 def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
     headers = ((HEADER_NAME, encode_header(message)),)
     return ConsumerRecord("tokens", 0, offset, 0, 0, None, bytes(message.tokens), None, -1, 0, headers)
@@ -133,7 +139,7 @@ async def appending(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Appe
 
 async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is committed at once; those of the next fetches wait for each other, and are not lost at the end."""
-    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", FOR_EVER)
+    monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 2)
     assert (appending.stored, appending.durable) == (2, [2])
     await appending.feed(2, 3)
@@ -148,7 +154,7 @@ async def test_last_blocks_are_committed_without_more_coming(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while, by themselves."""
-    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.5)
     await appending.feed(0, 1)
     await appending.feed(1, 4)
     deadline = time.monotonic() + 30.0
@@ -160,7 +166,7 @@ async def test_last_blocks_are_committed_without_more_coming(
 
 async def test_halt_commits_what_came_before_it(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that were right are in the store, the message that is of another history is not."""
-    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", FOR_EVER)
+    monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 1)
     messages = [*appending.messages]
     messages[3] = replace(messages[3], before=bytes(16))
@@ -228,7 +234,7 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
 
 async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
-    monkeypatch.setattr(opening, "DISK_SECONDS", 0.01)
+    monkeypatch.setattr(following, "DISK_SECONDS", 0.01)
     await appending.feed(0, 2)
     await appending.end()
     store = appending.settings.store
@@ -319,3 +325,186 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     await appending.end()
     assert appending.stored == BLOCKS
     assert not partition.may_go_on()
+
+
+class Sleepless:
+    """Stands for `asyncio`, but for its sleep, which is noted and over at once."""
+
+    def __init__(self) -> None:
+        """Sleep never."""
+        self.slept: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Be `asyncio`."""
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        """Note it, but for the waits between commits."""
+        if seconds >= following.GAP_SECONDS:
+            self.slept.append(seconds)
+
+
+class Scene:
+    """A partition on an empty store, and messages for it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Settle and mill a stream without a broker."""
+        settings = Settings(
+            raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=directory / "store",
+            splits={"train": 1000}, segment_blocks=16,
+        )  # fmt: skip
+        plan = plan_topic(settings, "raw")
+        ((stream, recipe),) = plan.recipes.items()
+        self.settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
+        self.store = Store.open_or_create(settings.store)
+        self.store.add_stream(StreamInfo.from_genesis(self.settled.genesis, 16), None)
+        self.messages = _milled(plan, recipe)
+        self.starts: list[int] = []
+        self.durable: list[int] = []
+        self.failed: list[Exception] = []
+        self.end = 0
+        self.first = 0
+        self.settings = settings
+        self.partition = TokenPartition(
+            TopicPartition(stream.tokens_topic, 0),
+            SegmentContext(
+                settings=settings,
+                store=self.store,
+                stream=stream.name,
+                recipe=recipe,
+                ignored=self.settled.control.ignored,
+                start_partition=self.start,
+                set_durable=lambda _tp, offset: self.durable.append(offset),
+                end_offset=lambda _tp: self.end,
+                fail=self.failed.append,
+            ),
+        )
+
+    async def start(self, _tp: TopicPartition, offset: int) -> int:
+        """Let it flow."""
+        self.starts.append(offset)
+        return EPOCH
+
+    async def feed(self, *numbers: int, position: int | None = None) -> None:
+        """Bring messages by the numbers of their blocks, each at the offset of its number."""
+        records: list[Any] = [_record(n, self.messages[n]) for n in numbers]
+        await self.partition.feed(
+            FetchedBatch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
+        )
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    """Yield a partition that has resumed on an empty topic; its clients are scripted."""
+    made = Scene(tmp_path)
+
+    @asynccontextmanager
+    async def consumer(_settings: object) -> AsyncIterator[object]:
+        yield object()
+
+    async def offsets(_client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (made.first, made.end))
+
+    async def message_at(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(module, "consumer", consumer)
+    for reader in (module, following):
+        monkeypatch.setattr(reader, "offsets", offsets)
+        monkeypatch.setattr(reader, "message_at", message_at)
+    await made.partition.resume()
+    yield made
+    made.partition.stop()
+    await made.partition.closed()
+
+
+async def test_the_wait_between_vain_looks_grows_up_to_a_minute(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And begins anew when a look found something."""
+    clock = Sleepless()
+    monkeypatch.setattr(module, "asyncio", clock)
+    scene.end = 3
+    for _ in range(8):
+        await scene.feed(2)
+    assert clock.slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert scene.starts == [0] * 9
+    assert scene.partition.progress().state == "waiting"
+    assert "block 0" in str(scene.partition.waiting)
+    vain = scene.partition.vain_looks
+    await scene.feed(2, 0, position=3)  # the missing one comes above what follows it
+    assert (scene.partition.vain_looks, clock.slept[8:]) == (0, [])
+    assert vain == 7  # the first one began where the search had led, not at the partition's first offset
+    await scene.feed(1, 2)
+    assert (scene.partition.waiting, scene.partition.progress().state) == (None, "running")
+    scene.end = 6
+    await scene.feed(5)
+    assert clock.slept[8:] == [2.0]
+
+
+async def test_a_gap_is_looked_for_only_when_all_was_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The missing block may come above what follows it."""
+    clock = Sleepless()
+    monkeypatch.setattr(module, "asyncio", clock)
+    scene.end = 6
+    await scene.feed(2)
+    await scene.feed(4, position=5)
+    assert (clock.slept, scene.starts) == ([], [0])
+    await scene.feed(0, 1, position=5)
+    assert scene.starts == [0]
+    await scene.feed(5, position=6)
+    assert (clock.slept, scene.starts) == ([], [0, 0])  # it found some, so it looks again at once
+
+
+async def test_a_commit_that_fails_later_is_not_swallowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody awaits it; whoever runs the partition is told, and nothing more is said to be durable."""
+    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.01)
+    await scene.feed(0)
+    assert scene.durable == [1]
+    assert scene.partition._appender is not None
+    writer = scene.partition._appender.writer
+    error = RuntimeError("a bug")
+
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr(writer, "commit", broken)
+    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.05)
+    await scene.feed(1)
+    async with asyncio.timeout(10):
+        while not scene.failed:  # noqa: ASYNC110 - it tells nobody else
+            await asyncio.sleep(0.01)
+    assert scene.failed == [error]
+    await scene.feed(2)
+    assert scene.durable == [1]
+    assert scene.partition.status()["block"] == 1
+
+
+async def test_only_what_is_committed_is_durable(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position is told after the commit, and only up to what had been appended when it began."""
+    monkeypatch.setattr(module, "COMMIT_SECONDS", 1000.0)
+    await scene.feed(0)
+    await scene.feed(1)
+    await scene.feed(2, 3)
+    assert scene.durable == [1]
+    assert scene.partition.status()["block"] == 1
+    scene.partition.stop()
+    await scene.partition.closed()
+    assert scene.durable == [1, 4]
+    await scene.feed(4)
+    assert scene.durable == [1, 4]
+
+
+def test_a_partition_that_has_not_started_has_reached_nothing(tmp_path: Path) -> None:
+    """A mirror that is to end at the head must not end because it does not follow one yet."""
+    scene = Scene(tmp_path)
+    flow = StreamFlow(scene.settings, scene.store, scene.settled, [0])
+    (tp,) = flow.topics
+    assert not flow.has_reached(tp, 0)
+    flow.partitions[tp] = scene.partition
+    assert not flow.has_reached(tp, 0)
+    flow.reached[tp] = 3
+    assert flow.has_reached(tp, 3)
+    assert not flow.has_reached(tp, 4)
+    scene.partition.waiting = GapError("for something")
+    assert not flow.has_reached(tp, 3)
+    scene.partition._gaps.vain_looks = 1
+    assert flow.has_reached(tp, 4)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tokenmill.app.funnel.trial import TrialResult
-from tokenmill.app.milling.steps.registry import PROFILES
+from tokenmill.app.milling.steps.pipeline import PROFILES
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
 from tokenmill.app.sources.items import ItemChunk, Place

@@ -20,8 +20,7 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
 from tokenmill.app.tools.verify import ChainResult, VerifyResult

@@ -14,8 +14,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.control_log import IGNORE_KEY, SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
 from tokenmill.app.kafka.dead_letters import NOTE, Place, RecordPlace, SourcePlace, encode_dead_letter
-from tokenmill.app.mill import skip_list
-from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.mill import topic_changes
+from tokenmill.app.mill.topic_changes import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools import resend as resending
 from tokenmill.app.tools import skip_and_ignore
@@ -71,7 +71,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Return a world that everything here speaks to."""
     world = World(tmp_path)
-    for module in (skip_and_ignore, skip_list):
+    for module in (skip_and_ignore, topic_changes):
         monkeypatch.setattr(module, "write_control", world.write)
     for module in (skip_and_ignore, resending, store_repair):
         monkeypatch.setattr(module, "consumer", world.kafka.consumer)

@@ -10,7 +10,7 @@ from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernel
 from tokenmill.app.milling.curation.fast_language import FastLanguage
 from tokenmill.app.milling.curation.fast_steps import FastStep
 from tokenmill.app.milling.steps.basic import NotEmpty
-from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.datatrove_filters import GopherQuality
 from tokenmill.app.milling.steps.protocol import Step
 
 
@@ -42,7 +42,7 @@ def test_without_numba_the_references_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its words may be others than the kernels'."""
-    monkeypatch.setattr("tokenmill.app.milling.curation.english_rules.KNOWN_RULES", "")
+    monkeypatch.setattr("tokenmill.app.milling.curation.chunk_words.KNOWN_RULES", "")
     fast_steps.word_split.cache_clear()
     steps = (GopherQuality(),)
     same, why = faster_steps(steps)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.app.milling.curation.odd_pieces import CHUNKS
 from tokenmill.app.milling.curation.choosing import CURATION_PROBE
-from tokenmill.app.milling.curation.fast_language import FastLanguage
-from tokenmill.app.milling.curation.language_model import gram_hash, read_model
+from tokenmill.app.milling.curation.fast_language import FastLanguage, gram_hash, read_model
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.language import LanguageStep, model_file
 from tokenmill.app.milling.steps.protocol import Answer, each_alone

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.app.milling.steps.curated import PLAIN, opened, reason
-from tokenmill.app.milling.curation.language_model import read_model
+from tokenmill.app.milling.curation.fast_language import read_model
 from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.milling.steps.language import CODES, FIRST_LOOK, LanguageStep, model_file
 from tokenmill.app.milling.steps.pipeline import open_pipeline

@@ -1,15 +1,17 @@
-"""Which steps there are, and in which order."""
+"""Which steps there are, in which order, and a user's own function as one of them."""
 
+import re
 from dataclasses import replace
 from functools import reduce
 
 import pytest
 
 from tests.app.milling.steps import user_functions
+from tests.app.milling.tokenizers.panicking import HARMFUL
 from tests.mills import RECIPE
-from tokenmill.app.milling.steps import Rejected, open_steps
+from tokenmill.app.milling.steps import Rejected, Step, open_steps
 from tokenmill.documents import Document
-from tokenmill.errors import SettingsError
+from tokenmill.errors import RecordError, SettingsError
 
 DRAFT = replace(RECIPE, steps=(), max_text_bytes=100, max_id_bytes=10, max_fields_bytes=30)
 
@@ -57,3 +59,81 @@ def test_wrong_settings_are_named(settings: dict[str, object], named: str) -> No
     """The message begins with the setting to change."""
     with pytest.raises(SettingsError, match=f"^{named} = "):
         _through("text", **settings)
+
+
+HERE = user_functions.__name__
+
+
+def _opened(function: str) -> Step:
+    return open_steps(replace(DRAFT, function=f"{HERE}:{function}", metadata_fields=("label",)))[0]
+
+
+def test_a_function_changes_text_id_and_carried_fields() -> None:
+    """What the stream does not carry is dropped."""
+    step = _opened("shouted")
+    assert step(Document("abc", 1, {})) == Document("ABC", 1, {"label": "loud"})
+
+
+def test_path_and_version_are_what_it_says_of_itself() -> None:
+    """So a new version is a new fingerprint."""
+    assert _opened("shouted").describe() == {"name": "function", "path": f"{HERE}:shouted", "version": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("spam", "spam"), ("undeclared", "rejected"), ("odd", "rejected"), ("none", "rejected")]
+)
+def test_only_declared_reasons_come_out(text: str, reason: str) -> None:
+    """Anything else, None included, is ``rejected``."""
+    step = _opened("picky")
+    assert step(Document(text)) == Rejected(reason)
+    assert step(Document("other")) == Document("other")
+
+
+@pytest.mark.parametrize(("text", "shown"), [("it", "ValueError: cannot do it"), ("unspeakable", "UnspeakableError")])
+def test_what_it_raises_is_a_dead_letter(text: str, shown: str) -> None:
+    """With the exception's type and message, even if that has none to show."""
+    with pytest.raises(RecordError, match=f"function_failed: .*{shown}"):
+        _opened("failing")(Document(text))
+
+
+def test_a_dead_letter_shows_untrusted_text_escaped_and_cut() -> None:
+    """The text of a record may come back in the message of an exception."""
+    with pytest.raises(RecordError) as caught:
+        _opened("failing")(Document("\x00\ue000\n" * 1000))
+    assert caught.value.detail.isascii()
+    assert len(caught.value.detail) <= 500
+
+
+@pytest.mark.parametrize("text", list(user_functions.ANSWERS))
+def test_what_is_no_document_never_gets_out_of_it(text: str) -> None:
+    """Wrong types, lone surrogates, and parts over their limits."""
+    expected = {"long text": "too_large", "long id": "id_too_long", "long field": "fields_too_long"}
+    with pytest.raises(RecordError) as caught:
+        _opened("wrong")(Document(text))
+    assert caught.value.reason == expected.get(text, "function_failed")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("tests.app.milling.steps.user_functions", 'write "module:function"'),
+        (":shouted", 'write "module:function"'),
+        ("no_such_module:function", "ModuleNotFoundError"),
+        (f"{HERE}:missing", "AttributeError"),
+        (f"{HERE}:A_CONSTANT", "no plain function"),
+        (f"{HERE}:asynchronous", "no plain function"),
+        (f"{HERE}:unversioned", 'unversioned.version = "1"'),
+        (f"{HERE}:bad_reasons", "its reasons must be"),
+    ],
+)
+def test_a_function_that_cannot_be_used_is_refused_at_start(path: str, message: str) -> None:
+    """The message names the setting and what to do."""
+    with pytest.raises(SettingsError, match=f"^function = .*{re.escape(message)}"):
+        open_steps(replace(DRAFT, function=path))
+
+
+def test_native_code_that_panics_is_a_dead_letter_as_well() -> None:
+    """A step may call a tokenizer or a language model; its panic passes by every `except Exception` of ours."""
+    with pytest.raises(RecordError, match=r"function_failed: .*panicked .*retry-limit-in-match"):
+        _opened("tokenizing")(Document(HARMFUL))
+    assert _opened("tokenizing")(Document("harmless")) == Document("8")

@@ -14,9 +14,8 @@ from tokenizers import Tokenizer
 from tests import vocabularies
 from tests.mills import RAW, RECIPE, Source, named
 from tests.vocabularies.texts import COLLECTION, SPECIAL_LOOKING, mixtures
-from tokenmill.app.milling.document_frame import TemplateName
 from tokenmill.app.milling.recipe_stages import complete
-from tokenmill.app.milling.tokenizers import EngineName, SpecialTokens, TokenizerFile, choose_engine
+from tokenmill.app.milling.tokenizers import EngineName, SpecialTokens, TemplateName, TokenizerFile, choose_engine
 from tokenmill.errors import SettingsError
 
 

@@ -1,24 +1,318 @@
-"""What a tokenizer says of itself."""
+"""What the setting ``tokenizer`` names, and what is known of a tokenizer."""
 
+import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from tests.app.milling.tokenizers.conftest import words
-from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, open_engine
+from tests.vocabularies.files import data_file
+from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, load_tokenizer, open_engine
 from tokenmill.app.milling.tokenizers.vocabulary import (
     Description,
     added_ids,
     end_of,
+    other_format,
     token_for,
     token_id_of,
 )
 from tokenmill.errors import SettingsError
+
+REAL = [
+    ("whisper/assets/gpt2.tiktoken", "ranks of bytes, as tiktoken has them: make one .* AutoTokenizer"),
+    ("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", "a model of SentencePiece: make one .*"),
+    ("mistral_common/data/tekken_240911.json", "Tekken, Mistral's own format: name a model on the hub"),
+]
+"""Files of models in use."""
+
+
+def refusal(name: str | Path) -> str:
+    """Return the message with which a tokenizer is refused."""
+    with pytest.raises(SettingsError) as caught:
+        load_tokenizer(str(name))
+    assert str(caught.value).startswith(f'tokenizer = "{name}": ')
+    return str(caught.value).removeprefix(f'tokenizer = "{name}": ')
+
+
+@pytest.mark.parametrize(("name", "message"), REAL)
+@pytest.mark.slow
+def test_files_of_other_libraries_are_named(tmp_path: Path, name: str, message: str) -> None:
+    """By what they hold, under whatever name they lie."""
+    for place in (tmp_path / Path(name).name, tmp_path / "tokenizer.json", tmp_path / "tokenizer.model"):
+        shutil.copy(data_file(name), place)
+        with pytest.raises(SettingsError, match=rf"{place.name} is no tokenizer\.json; it .*{message}"):
+            load_tokenizer(str(place))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocab.txt", b"[PAD]\n[UNK]\nthe\n##s\n", "WordPiece.*BertWordPieceTokenizer"),
+        ("merges.txt", b"#version: 0.2\nh e\n", "merges of a BPE.*ByteLevelBPETokenizer"),
+        ("vocab.json", b'{"a": 0, "b": 1}', "ids of a vocabulary alone.*ByteLevelBPETokenizer"),
+        ("tokenizer_config.json", b'{"tokenizer_class": "GPT2Tokenizer"}', "holds none: name the tokenizer.json"),
+        ("config.json", b'{"model_type": "gpt2", "vocab_size": 50257}', "holds none: name the tokenizer.json"),
+        ("notes.txt", b"some text", "no JSON in UTF-8: name a tokenizer.json"),
+        ("model.safetensors", bytes(range(256)), "no JSON"),
+        ("tokenizer.json", b"", "no JSON"),
+        ("list.json", b"[1, 2]", "no object"),
+        ("other.json", b'{"version": "1.0"}', "no model in it"),
+    ],
+)
+def test_files_beside_a_tokenizer_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    """Each with what to do; no error of a parser."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SettingsError, match=message):
+        load_tokenizer(str(tmp_path / name))
+
+
+def test_what_is_a_tokenizer_is_none_of_these() -> None:
+    """Also an old one."""
+    assert other_format(words()) is None
+    assert other_format(json.dumps(json.loads(words()), indent=2).encode()) is None
+
+
+@pytest.mark.parametrize("there", [["tokenizer.model", "config.json"], ["tekken.json"], ["vocab.json", "merges.txt"]])
+def test_a_folder_without_a_tokenizer_tells_what_it_has(tmp_path: Path, there: list[str]) -> None:
+    """And what makes one of it; the hub is not asked."""
+    for name in there:
+        (tmp_path / name).touch()
+    message = refusal(tmp_path)
+    assert message.startswith(f"there is no file {tmp_path / 'tokenizer.json'}; it has {there[0]}")
+    assert "AutoTokenizer.from_pretrained(FOLDER)" in message
+
+
+def test_an_empty_folder_is_told(tmp_path: Path) -> None:
+    """There is nothing to make one of."""
+    assert refusal(tmp_path).endswith("name a folder that holds one")
+
+
+def test_names_of_tiktoken_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for a folder of that name."""
+    monkeypatch.chdir(tmp_path)
+    assert "a vocabulary of tiktoken" in refusal("cl100k_base")
+    (tmp_path / "cl100k_base").mkdir()
+    (tmp_path / "cl100k_base" / "tokenizer.json").write_bytes(words())
+    assert load_tokenizer("cl100k_base").content == words()
+
+
+def test_the_advice_on_vocabularies_and_merges_is_right(tmp_path: Path) -> None:
+    """What it says makes a tokenizer."""
+    made = ByteLevelBPETokenizer()
+    made.train_from_iterator(["some text, some more"], vocab_size=270, show_progress=False)
+    made.save_model(str(tmp_path))
+    assert "merges of a BPE" in str(other_format((tmp_path / "merges.txt").read_bytes()))
+    ByteLevelBPETokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt")).save(
+        str(tmp_path / "tokenizer.json")
+    )
+    assert load_tokenizer(str(tmp_path)).content is not None
+
+
+def test_raw_bytes_need_no_file() -> None:
+    """Their hash is that of the word, so that it is something."""
+    tokenizer = load_tokenizer("bytes")
+    assert tokenizer.content is None
+    assert tokenizer.sha256 == hashlib.sha256(b"bytes").hexdigest()
+    assert open_engine(tokenizer).kind == "bytes"
+
+
+@pytest.mark.parametrize("name", ["", "tokenizer.json"])
+def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: str) -> None:
+    """Content and hash are those of the file's bytes."""
+    tokenizer = load_tokenizer(str(words_folder / name))
+    assert tokenizer.content == words()
+    assert tokenizer.sha256 == hashlib.sha256(words()).hexdigest()
+    assert open_engine(tokenizer).kind == "tokenizers"
+
+
+def test_the_files_beside_it_say_what_its_tokens_are_for(words_folder: Path) -> None:
+    """They change no hash; one that is no JSON is named."""
+    (words_folder / "tokenizer_config.json").write_text('{"eos_token": "b"}')
+    found = load_tokenizer(str(words_folder))
+    assert (found.sha256, found.beside) == (
+        hashlib.sha256(words()).hexdigest(),
+        {"tokenizer_config.json": {"eos_token": "b"}},
+    )
+    (words_folder / "generation_config.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"generation_config\.json cannot be read .*correct it"):
+        load_tokenizer(str(words_folder))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """Windows editors put one first; of UTF-16, as its shell writes, the message speaks."""
+    (tmp_path / "mark.json").write_bytes(b"\xef\xbb\xbf" + words())
+    assert load_tokenizer(str(tmp_path / "mark.json")).sha256 == hashlib.sha256(words()).hexdigest()
+    (tmp_path / "tokenizer.json").write_bytes(words())
+    (tmp_path / "tokenizer_config.json").write_bytes(b'\xef\xbb\xbf{"eos_token": "b"}')
+    assert load_tokenizer(str(tmp_path)).beside == {"tokenizer_config.json": {"eos_token": "b"}}
+    (tmp_path / "wide.json").write_bytes(words().decode().encode("utf-16"))
+    with pytest.raises(SettingsError, match=r"it is no JSON in UTF-8: name a tokenizer\.json"):
+        load_tokenizer(str(tmp_path / "wide.json"))
+
+
+def test_a_relative_folder_goes_before_the_hub(words_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``owner/model`` may be a folder here."""
+    (words_folder / "owner").mkdir()
+    (words_folder / "owner" / "model").symlink_to(words_folder)
+    monkeypatch.chdir(words_folder)
+    assert load_tokenizer("owner/model").content == words()
+
+
+FORMATS = ("tokenizer.model", "o200k.tiktoken", "vocab.txt", "llama/tokenizer.model")
+"""Files of other libraries."""
+
+
+@pytest.mark.parametrize("name", ["missing.json", "./missing", "/no/such/folder", "a/b/c", "", *FORMATS])
+def test_a_missing_file_is_refused_without_asking_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The message says what the setting may be."""
+    monkeypatch.chdir(tmp_path)
+    assert "there is no file" in refusal(name)
+
+
+NOW, BEFORE = "1" * 40, "2" * 40
+"""The commits of the model: that of ``main``, and that of the tag ``v1``."""
+OLDER = words(normalizer={"type": "Lowercase"})
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """Serves one model's tokenizer as the hub does, in two commits."""
+
+    def do_HEAD(self) -> None:
+        commit = self._commit()
+        self.send_response(200 if commit else 404)
+        if commit:
+            self.send_header("ETag", f'"{commit[0]}"')
+            self.send_header("X-Repo-Commit", commit)
+        else:
+            known = self.path.startswith("/owner/model/")
+            self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
+        self.send_header("Content-Length", str(len(self._content(commit))))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self._content(self._commit()))
+
+    def _commit(self) -> str | None:
+        of = {"main": NOW, NOW: NOW, "v1": BEFORE, BEFORE: BEFORE}
+        return {f"/owner/model/resolve/{name}/tokenizer.json": commit for name, commit in of.items()}.get(self.path)
+
+    def _content(self, commit: str | None) -> bytes:
+        return {NOW: words(), BEFORE: OLDER}.get(commit or "", b"")
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """Return the address of a hub with one model, ``owner/model``."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Load a tokenizer in a process of its own: the hub's library reads the environment when it is imported."""
+    program = """if True:
+        import sys
+        from tokenmill.app.milling.tokenizers import load_tokenizer
+        from tokenmill.errors import SettingsError
+        try:
+            print(load_tokenizer(sys.argv[1]).sha256)
+        except SettingsError as error:
+            sys.exit(str(error))
+        """
+    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    command = [sys.executable, "-c", program, name]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) -> None:
+    """Later it comes from the cache, even if the hub is gone."""
+    expected = hashlib.sha256(words()).hexdigest()
+    first = _load_from(hub, "owner/model", tmp_path)
+    assert first.stdout.split() == [expected], first.stderr
+    again = _load_from("http://127.0.0.1:9", "owner/model", tmp_path)
+    assert again.stdout.split() == [expected], again.stderr
+    told = again.stderr.strip().splitlines()  # the hub's library tells of its tries, or takes the cached file at once
+    assert len(told) <= 1, again.stderr
+    assert all(line.startswith("the hub did not answer at once ('[Errno 111] Connection refused'") for line in told)
+
+
+@pytest.mark.slow
+def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
+    """The message says what to check."""
+    result = _load_from(hub, "owner/other", tmp_path)
+    assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor available from the hub')
+    assert result.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("revision", "content"), [("", words()), ("@main", words()), ("@v1", OLDER), (f"@{BEFORE}", OLDER)]
+)
+@pytest.mark.cases(2)
+def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision: str, content: bytes) -> None:
+    """By commit or tag, whatever ``main`` is now."""
+    result = _load_from(hub, f"hf://owner/model{revision}", tmp_path)
+    assert result.stdout.split() == [hashlib.sha256(content).hexdigest()], result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs("minutes")
+def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
+    """A commit cannot change, so nobody is asked again."""
+    first = _load_from(hub, f"hf://owner/model@{BEFORE}", tmp_path)
+    again = _load_from("http://127.0.0.1:9", f"hf://owner/model@{BEFORE}", tmp_path)
+    assert first.stdout == again.stdout != ""
+    assert again.stderr == ""
+
+
+def test_a_revision_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
+    """The message says that it may be the revision."""
+    result = _load_from(hub, "hf://owner/model@v2", tmp_path)
+    assert result.stderr.startswith('tokenizer = "hf://owner/model@v2" is neither a file here nor available')
+    assert "check the name, its revision, the network" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["hf://", "hf://owner/model@", "hf://a/b/c@main", "hf://@main", "hf://../model"])
+def test_a_hub_address_that_is_none_is_refused(name: str) -> None:
+    """With how one is written."""
+    with pytest.raises(SettingsError, match="write hf://owner/model@revision"):
+        load_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", ["owner/model", "not a name!"])
+@pytest.mark.slow
+def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
+    """One message, no traceback."""
+    result = _load_from("http://127.0.0.1:9", name, tmp_path)
+    assert f'tokenizer = "{name}" is neither a file here nor available from the hub' in result.stderr
+    assert "HF_ENDPOINT" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "client has been closed" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 
 def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> None:
@@ -252,7 +546,7 @@ def test_a_padding_of_which_name_and_id_differ_is_not_taken() -> None:
     assert found.id == 4
 
 
-BEFORE = AFTER | {"single": AFTER["single"][::-1]}
+IN_FRONT = AFTER | {"single": AFTER["single"][::-1]}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +554,7 @@ BEFORE = AFTER | {"single": AFTER["single"][::-1]}
     [
         (_file("<bos>", "<eos>"), 3, "usual name"),
         (_file("<eos>"), None, ""),
-        (_file("<bos>", post_processor=BEFORE), 3, r"tokenizer.json \(post_processor\)"),
+        (_file("<bos>", post_processor=IN_FRONT), 3, r"tokenizer.json \(post_processor\)"),
         (_file("<bos>", beside={"tokenizer_config.json": {"bos_token": "<eos>"}}), 2, "tokenizer_config.json"),
         (TokenizerFile("bytes", None), None, ""),
     ],

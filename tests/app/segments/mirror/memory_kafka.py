@@ -16,8 +16,7 @@ from tests.mills import text
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import ERA_KEY, EraLog, close_era
 from tokenmill.reading.continuing import Extent, genesis_point

@@ -12,8 +12,8 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.segments.mirror.test_stream_flow import store_has, until
 from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.segments import mirror as mirror_module
+from tokenmill.app.segments.following import bring_stream
 from tokenmill.app.segments.mirror import CopyMeasure, Mirror, MirroredStream, StreamFlow
-from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era

@@ -10,8 +10,8 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.kafka.cluster import NO_LEADER
 from tokenmill.app.segments import mirror as mirror_module
+from tokenmill.app.segments.following import bring_stream
 from tokenmill.app.segments.mirror import CopyMeasure, Mirror, StreamFinder, StreamFlow
-from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError, TopicError

@@ -14,8 +14,7 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
 from tokenmill.app.tools.verify.reference_sample import ReferenceSample

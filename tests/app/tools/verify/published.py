@@ -12,8 +12,7 @@ from tokenmill.app.kafka.control_topic import settle, settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.reading.continuing import genesis_point
 from tokenmill.wire.chain import genesis_hash

@@ -8,8 +8,7 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tests.app.tools.verify.memory_stream import MemoryVerification, VerificationInputs
-from tokenmill.app.milling.chain_mill import ChainMill
-from tokenmill.app.milling.partition_mill import PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.reading.continuing import genesis_point
