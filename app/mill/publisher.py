@@ -209,7 +209,6 @@ class Publisher:
     _pending: deque[Message] = field(default_factory=deque, init=False)
     _at_once: int = field(default=1, init=False)
     """Messages that may be sent as one, by how long the last acknowledgement took."""
-    _most_pending: int = field(default=PENDING_BYTES, init=False)
     _stopped: bool = field(default=False, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _work: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -230,6 +229,10 @@ class Publisher:
     def idle(self) -> bool:
         """Whether everything that was put is acknowledged."""
         return not self._pending
+
+    @property
+    def _most_pending(self) -> int:
+        return PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while too many bytes are on their way; forget them once stopped."""
@@ -307,7 +310,6 @@ class Publisher:
         self.messages += 1
         seconds = time.perf_counter() - started
         self._at_once = 1 + int(seconds / FAR_SECONDS)
-        self._most_pending = PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(seconds)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self.on_durable(message)
