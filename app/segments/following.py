@@ -22,11 +22,11 @@ from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
 from tokenmill.wire.message import Message
 
-from ..tasks import Backoff
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import message_at, message_of, offered
+from ..tasks import Backoff
 
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for another process's lock on its directory tries again."""
