@@ -194,10 +194,7 @@ class BucketMirror:
             await asyncio.sleep(pause.next())
 
     def _copy(self) -> None:
-        names = self._names or streams_of(self._bucket)
-        if not names and self._once:
-            raise BucketError(f"{self._bucket.address} holds no stream: check the address, or upload one")
-        for name in names:
+        for name in self._names or streams_of(self._bucket, some=self._once):
             if name not in self._copies:
                 self._copies[name] = StreamCopy(self._store, name, self._bucket)
             self._copies[name].copy(self._report)

@@ -124,7 +124,7 @@ def mirror(
     require_beside("--dry-run", dry, tokens_per_second=speed)
     bucket = None if source is None else Bucket.open(source)
     if bucket is not None and dry:
-        for name in streams or streams_of(bucket):
+        for name in streams or streams_of(bucket, some=True):
             show(f"{name}: {_told(needs_of(bucket, name, speed))}")
         return
     store = Store.open_or_create(settings.store)

@@ -34,10 +34,11 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
 
     With ``dry`` nothing is changed: the result says what would become of the partition. The newest sealed segment
     stays, for writing goes on from it. Works while a writer and any readers run, and in a copy of a store; several
-    calls for one stream take turns. Raises StoreError where the store holds no such stream or partition, or cannot be
-    written to; and DamagedError where neither the manifest of the segment that would be the first, nor that of the one
-    before it, holds the hash with which the partition would begin.
+    calls for one stream take turns. Raises StoreError where the store holds no such stream or partition, is a bucket,
+    or cannot be written to; and DamagedError where neither the manifest of the segment that would be the first, nor
+    that of the one before it, holds the hash with which the partition would begin.
     """
+    layout.require_no_bucket(store)
     info = read_stream(store, stream)
     directory = layout.partition_directory(store, stream, partition)
     try:

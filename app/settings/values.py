@@ -107,10 +107,10 @@ def parse_dedup(value: object) -> object:
 
 
 def _name_or_table(value: object, canonical: Callable[[object], dict[str, Any]]) -> object:
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = json.loads(value)
     try:
-        table = canonical(value)
+        table = canonical(json.loads(value) if isinstance(value, str) and value.lstrip().startswith("{") else value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{error}: in a flag or a variable a table is JSON, as {{"name": "…", "…": 5}}') from error
     except SettingsError as error:
         raise ValueError(str(error)) from error
     return table if len(table) > 1 else table["name"]

@@ -269,6 +269,13 @@ def test_steps_that_are_miswritten_are_explained(written: str, said: str) -> Non
         load_settings({"steps": written})
 
 
+@pytest.mark.parametrize("name", ["dedup", "packing"])
+def test_a_table_in_a_flag_as_a_file_has_it_is_explained(name: str) -> None:
+    """A flag and a variable take JSON."""
+    with pytest.raises(SettingsError, match=r'Expecting .*: in a flag or a variable a table is JSON, as \{"name"'):
+        load_settings({name: '{name = "near"}'})
+
+
 def test_steps_reach_a_started_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its variables, with whatever is in a parameter."""
     settings = load_settings({"steps": '[{"name": "regex", "regex_exp": "[a,é=\\"]"}]'})

@@ -257,6 +257,19 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert len(rows(opened(address, cache=tmp_path / "cache", eras=range(4)))) == 13
 
 
+def test_a_store_or_the_bucket_itself_is_no_cache(tmp_path: Path) -> None:
+    """Nothing of it is removed; an address may be a path."""
+    store = whole_store(tmp_path / "store")
+    share = uploaded_to(store, tmp_path / "share")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="would lose it: give a folder of its own"):
+        opened(share.as_uri(), cache=store)
+    with pytest.raises(InputError, match="would lose it: give a folder of its own"):
+        opened(share.as_uri(), cache=share)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert rows(opened(Path(share.as_uri()), cache=tmp_path / "cache")) == rows(opened(store))
+
+
 def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> None:
     """Of a run that begins; and a folder that is the cache of another bucket is refused."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"

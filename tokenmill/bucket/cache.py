@@ -130,9 +130,14 @@ class BucketCache:
     def __init__(self, bucket: Bucket, stream: str, path: Path, most_bytes: int | None) -> None:
         """Let the folder ``path`` be a store that has the stream, and begin to bring its eras.
 
-        Raises BucketError where the bucket holds no such stream, or does not answer; others as `Store.add_stream`.
+        Raises BucketError where the bucket holds no such stream, or does not answer; InputError where the folder is a
+        store; others as `Store.add_stream`.
         """
         info = stream_of(bucket, stream)
+        if any((path / stream).glob("[0-9]*")) and not (path / stream / layout.CLAIMS).exists():
+            raise InputError(
+                f"cache is '{path}', a store that has {stream}, and would lose it: give a folder of its own"
+            )
         store = Store.open_or_create(path)
         store.add_stream(info, tokenizer_of(bucket, info))
         self.path = store.path

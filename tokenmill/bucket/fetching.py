@@ -174,9 +174,12 @@ class Fetched(NamedTuple):
         return Blocks(self.segment.first, memoryview(self.files["bin"]), entries, chains)
 
 
-def streams_of(bucket: Bucket) -> list[str]:
-    """Return the names of the streams in a bucket; raises BucketError where it does not answer."""
-    return [name for name in bucket.folders() if bucket.read(f"{name}/{STREAM_FILE}") is not None]
+def streams_of(bucket: Bucket, *, some: bool = False) -> list[str]:
+    """Return the names of the streams in a bucket; raises BucketError where it does not answer, or lacks ``some``."""
+    found = [name for name in bucket.folders() if bucket.read(f"{name}/{STREAM_FILE}") is not None]
+    if some and not found:
+        raise BucketError(f"{bucket.address} holds no stream: check the address, or upload one")
+    return found
 
 
 def stream_of(bucket: Bucket, stream: str) -> StreamInfo:

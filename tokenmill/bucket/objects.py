@@ -20,15 +20,13 @@ import numpy as np
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import BucketError, InputError
 from tokenmill.extras import how_to_install
-from tokenmill.store.layout import sync_way_to
+from tokenmill.store.layout import BUCKET_FILE, STORE_FILE, sync_way_to
 from tokenmill.untrusted import regular_file
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 Data: TypeAlias = bytes | memoryview
 SCHEMES: Final = ("s3", "gs", "az", "file")
-BUCKET_FILE: Final = "bucket.json"
-"""Says that there is a bucket of this format; with it a bucket is probed."""
 FORMAT: Final = 1
 _FINAL: Final = (PermissionError, FileNotFoundError)
 """What asking again does not change: the login lacks a right, or there is no such bucket."""
@@ -146,7 +144,7 @@ class Bucket:
     @classmethod
     def open(cls, address: str) -> "Bucket":
         """Open the bucket at an address; asks for nothing yet. Raises BucketError where it is none, or no directory."""
-        address = address.rstrip("/")
+        address = (address_of(address) or str(address)).rstrip("/")
         try:
             parts = urlsplit(address)
             if parts.scheme in SCHEMES and (parts.path if parts.scheme == "file" else parts.hostname):
@@ -222,8 +220,10 @@ class Bucket:
         """Let the bucket be one, and see once that it creates a name only once.
 
         Several servers answer "created" to both of two creations of one name; uploaders could replace each other's
-        objects. Raises BucketError where it is such a server, or a bucket of another format, or as `create`.
+        objects. Raises BucketError where it is such a server, a store, or a bucket of another format, or as `create`.
         """
+        if self.read(STORE_FILE) is not None:
+            raise BucketError(f"{self.address} is a store, and no bucket: name a directory, or a prefix, of its own")
         mine = canonical_json({"format": FORMAT}) + b"\n"
         self.require(BUCKET_FILE, mine)
         try:

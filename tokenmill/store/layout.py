@@ -37,6 +37,8 @@ START_FILE: Final = "start.json"
 """Where a partition begins, if that is not block 0."""
 PACK_DIRECTORY: Final = "pack"
 """In a store that `tokenmill pack` fills: what it goes on from; no stream has this name, for theirs hold a dot."""
+BUCKET_FILE: Final = "bucket.json"
+"""Says that there is a bucket."""
 CLAIMS: Final = "wanted"
 """In the directory of a stream whose store is the cache of a bucket: a file for each process that reads it."""
 SOURCE_FILE: Final = "source.json"
@@ -98,6 +100,12 @@ def store_directory(store: StorePath) -> Path:
         if os.path.exists(folder / STREAM_FILE):  # noqa: PTH110 - False also where nothing may be looked at
             raise StoreError(f"{path} is of the stream {folder.name}, and no store: give {folder.parent}")
     return path
+
+
+def require_no_bucket(path: Path) -> None:
+    """Raise StoreError where a directory is a bucket: nothing there is replaced or removed."""
+    if (path / BUCKET_FILE).exists():
+        raise StoreError(f"{path} is a bucket, to which nothing but `tokenmill upload` writes: name another directory")
 
 
 def _absolute(store: StorePath) -> Path:

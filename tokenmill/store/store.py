@@ -252,9 +252,11 @@ class Store:
     def open_or_create(cls, path: StorePath) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps its streams.
 
-        Raises StoreError for another host's or directory's; DiskError where it cannot be made, read or written to.
+        Raises StoreError for another host's or directory's, or a bucket; DiskError where it cannot be made, read or
+        written to.
         """
         path = layout.store_directory(path)
+        layout.require_no_bucket(path)
         with layout.blaming(path):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / layout.STORE_FILE).exists():

@@ -21,7 +21,7 @@ from tokenmill.bucket import cache as folders
 from tokenmill.bucket.cache import open_folder
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects, address_of
 from tokenmill.consumers import Batches
-from tokenmill.errors import BucketError, DifferenceError
+from tokenmill.errors import BucketError, DifferenceError, StoreError
 from tokenmill.store import Store, open_partition
 
 Run = Callable[..., Told]
@@ -178,6 +178,24 @@ def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> N
 
 
 @pytest.mark.usefixtures("spawning")
+def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path: Path, run: Run) -> None:
+    """What would be both is refused, and stays as it is."""
+    (empty := tmp_path / "empty").mkdir()
+    before, share = sorted(tmp_path.rglob("*")), tmp_path / "share"
+    for words in (
+        ("retire", STREAM, "--store", share, "--uploaded-to", address, "--yes"),
+        ("mirror", "--once", "--store", share, "--from", address),
+    ):
+        told = run(*words)
+        assert told.code == StoreError.exit_code
+        assert "is a bucket, to which nothing but `tokenmill upload` writes" in told.err
+    told = run("upload", "--store", store, "--to", store.as_uri())
+    assert (told.code, "is a store, and no bucket" in told.err) == (BucketError.exit_code, True)
+    told = run("mirror", "--dry-run", "--from", empty.as_uri())
+    assert (told.code, "holds no stream" in told.err) == (BucketError.exit_code, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"
