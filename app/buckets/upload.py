@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.bucket.fetching import BucketSegment, Head, HeadLog
+from tokenmill.bucket.fetching import BucketSegment, Head, HeadLog, stream_of
 from tokenmill.bucket.objects import Bucket, Data, in_lanes
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError
@@ -144,6 +144,7 @@ class Upload:
 
     def covered(self) -> dict[int, int]:
         """Return up to which block the newest head has all of the store's, by partition, if it begins before it."""
+        stream_of(self._bucket, self.stream)  # a wrong address has nothing, and says so
         self.look()
         begins, stops = self.heads.begins, self.heads.stops
         return {number: stops[number] for number in stops if begins[number] <= self._reader(number).first_block}

@@ -355,7 +355,7 @@ def _upload(upload: Upload, line: ProgressLine) -> None:
     line.say(
         f"{upload.stream}: {count(upload.segments, 'segment')} uploaded ({size(upload.bytes)}); the bucket has "
         f"{count(sum(heads.stops.values()), 'block')}, {count(len(heads.eras), 'era')}"
-        + (f"; {count(waiting, 'era')} wait until their segments are full" if waiting else "")
+        + (f"; {count(waiting, 'more era')} when segments are full" if waiting else "")
     )
 
 

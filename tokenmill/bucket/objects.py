@@ -28,6 +28,11 @@ Made = TypeVar("Made")
 Data: TypeAlias = bytes | memoryview
 SCHEMES: Final = ("s3", "gs", "az", "file")
 FORMAT: Final = 1
+_HINTS: Final = {
+    "169.254.169.254": "no login is in the environment: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AZURE_…",
+    "builder error": "a server without TLS needs AWS_ALLOW_HTTP=true",
+}
+"""What to do, by what obstore says where it finds no login and asks the cloud's own host, or may not speak plainly."""
 _FINAL: Final = (PermissionError, FileNotFoundError)
 """What asking again does not change: the login lacks a right, or there is no such bucket."""
 
@@ -210,11 +215,9 @@ class Bucket:
             raise self._failed("does not list its folders", error) from error
 
     def _failed(self, what: str, error: OSError) -> BucketError:
-        return BucketError(
-            f"{self.address} {what} ({error}): check the address, and that this login may list, read and create "
-            "objects there",
-            passing=not isinstance(error, _FINAL),
-        )
+        check = "check the address, and that this login may list, read and create objects there"
+        todo = next((hint for said, hint in _HINTS.items() if said in str(error)), check)
+        return BucketError(f"{self.address} {what} ({error}): {todo}", passing=not isinstance(error, _FINAL))
 
     def prepare(self) -> None:
         """Let the bucket be one, and see once that it creates a name only once.

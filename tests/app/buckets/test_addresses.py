@@ -109,7 +109,8 @@ def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pyt
     other = uploaded_to(other_eras(tmp_path / "other"), tmp_path / "elsewhere").as_uri()
     assert run(*retire, other).code == DifferenceError.exit_code
     (tmp_path / "empty").mkdir()
-    assert freed(run(*retire, (tmp_path / "empty").as_uri())) == [{"first": 0, "segments": 0}] * 2
+    told = run(*retire, (tmp_path / "empty").as_uri())
+    assert (told.code, f"holds no stream '{STREAM}'" in told.err) == (BucketError.exit_code, True)
     heads = tmp_path / "share" / STREAM / "heads"
     before = (heads / "00000000").read_bytes()
     (heads / "00000000").write_bytes(b"{}")

@@ -181,6 +181,25 @@ def test_another_object_under_our_name_stops_the_upload(name: str, tmp_path: Pat
     assert not [path for path in memory.objects if "/heads/" in path]
 
 
+@pytest.mark.parametrize(
+    ("said", "todo"),
+    [
+        ("PUT http://169.254.169.254/latest/api/token: 403", "no login is in the environment: set AWS_ACCESS_KEY_ID"),
+        ("HTTP error: builder error", "a server without TLS needs AWS_ALLOW_HTTP=true"),
+        ("reset", "check the address"),
+    ],
+)
+def test_what_lacks_in_the_environment_is_said(said: str, todo: str) -> None:
+    """By what the library says of it."""
+
+    class Refusing(Memory):
+        def read(self, path: str) -> Data:
+            raise OSError(f"{path}: {said}")
+
+    with pytest.raises(BucketError, match=f": {todo}"):
+        bucket_of(Refusing()).read("a")
+
+
 def test_an_older_state_of_the_bucket_is_noticed(tmp_path: Path) -> None:
     """By who knew a later head: it is gone, or another upload has made another one since."""
     memory = Memory()
