@@ -16,7 +16,7 @@ from tokenmill.errors import DamagedError, DiskError, InputError, StoreError
 from tokenmill.samples.sequence import Content, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import EraReader, StreamInfo, open_eras
-from tokenmill.store.layout import STREAM_FILE, comparing, is_packed, stream_directory, unreadable
+from tokenmill.store.layout import BUCKET_FILE, STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting until it is reported, the first wait at once: a loop that has caught up waits for each era."""
@@ -105,10 +105,9 @@ def _missing(samples: TrainableSamples, number: int) -> str:
             "rest of its tokens, --end where no more will come), name eras that are there"
         )
     if not eras.eras:
-        return (
-            f"the first era of {stream} in {store}: check that mill and segment worker run; a store that is a copy "
-            "needs eras.jsonl and eras.index, too"
-        )
+        running = "check that mill and segment worker run; a store that is a copy needs eras.jsonl and eras.index, too"
+        bucket = f"it is a bucket, so open it as {store.as_uri()}, with a cache"
+        return f"the first era of {stream} in {store}: {bucket if (store / BUCKET_FILE).exists() else running}"
     return (
         f"{place}: check that mill and segment worker run and that text flows, close the stream (`tokenmill close`), "
         "name eras that are there"

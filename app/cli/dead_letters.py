@@ -235,7 +235,8 @@ def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int
         show_json([{**one.place._asdict(), "reason": one.reason} for one in shown])
         return
     show_table(_copies_table(shown))
-    say(f"{place} came again {count(len(found), 'time')}")
+    told = f"; `tokenmill inspect message {' '.join(map(str, place))}` says whether it was kept" if not found else ""
+    say(f"{place} came again {count(len(found), 'time')}{told}")
 
 
 def _copies_table(copies: Iterable[LaterCopy]) -> ShownTable:

@@ -5,7 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tokenmill.app.cli import create_cli
+from tests.app.commands import invoke
+from tokenmill.app.cli import create_cli, dead_letters
 from tokenmill.app.milling.duplicates.parameters import Near
 from tokenmill.errors import SettingsError
 
@@ -33,3 +34,14 @@ def test_nothing_to_explain_is_said() -> None:
     """Where the settings keep duplicates."""
     with pytest.raises(SettingsError, match="give --dedup near"):
         explained()
+
+
+def test_a_document_that_never_came_again_may_be_a_duplicate_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that says so is named."""
+
+    async def none(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(dead_letters, "copies_of", none)
+    told = invoke("rejects", "--of", "web/0/3", code=0).err
+    assert "web/0/3 came again 0 times; `tokenmill inspect message web 0 3` says whether it was kept" in told

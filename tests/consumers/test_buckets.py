@@ -270,6 +270,13 @@ def test_a_store_or_the_bucket_itself_is_no_cache(tmp_path: Path) -> None:
     assert rows(opened(Path(share.as_uri()), cache=tmp_path / "cache")) == rows(opened(store))
 
 
+def test_a_bucket_that_is_opened_as_a_store_is_told(tmp_path: Path) -> None:
+    """With the address to give in place of it."""
+    share = uploaded_to(whole_store(tmp_path / "store"), tmp_path / "share")
+    with pytest.raises(StoreError, match=f"it is a bucket, so open it as {share.as_uri()}, with a cache"):
+        next(iter(Batches(share, STREAM, sequence_length=4, batch_size=2, timeout=0)))
+
+
 def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> None:
     """Of a run that begins; and a folder that is the cache of another bucket is refused."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
