@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from tokenmill.app.milling.steps.datatrove_filters import GopherQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
 

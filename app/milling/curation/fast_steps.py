@@ -23,7 +23,10 @@ from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
 
 from ..document_columns import DocumentColumns
-from ..steps.datatrove_filters import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
+from ..steps.c4_quality import C4Quality
+from ..steps.fineweb_quality import FinewebQuality
+from ..steps.gopher_quality import GopherQuality
+from ..steps.gopher_repetition import GopherRepetition
 from ..steps.language import LanguageStep
 from ..steps.protocol import Answer, Rejected, Step
 from . import chunk_lookup

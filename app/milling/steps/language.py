@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, Self
 from tokenmill.documents import Document, Limits, Scalar
 from tokenmill.parameters import describe_step
 
+from .fold_capitals import folded
 from .protocol import EachAlone, Rejected
-from .rewriting import folded
 
 LANGUAGE_FIELD: Final = "language"
 SCORE_FIELD: Final = "language_score"

@@ -22,13 +22,20 @@ from tokenmill.parameters import (
 from tokenmill.spelling import nearest
 
 from .basic import LengthStep, SampleStep
-from .datatrove_filters import C4Paragraph, C4Quality, FinewebQuality, GopherQuality, GopherRepetition
+from .c4_paragraph import C4Paragraph
+from .c4_quality import C4Quality
+from .decontaminate import Decontaminate
+from .fineweb_quality import FinewebQuality
+from .fix_unicode import FixUnicode
+from .fold_capitals import FoldCapitals
+from .gopher_quality import GopherQuality
+from .gopher_repetition import GopherRepetition
 from .language import LanguageStep
 from .protocol import Step
 from .regex import RegexStep
-from .rewriting import FixUnicode, FoldCapitals, ReplacePii
+from .replace_pii import ReplacePii
 from .url import UrlStep
-from .words import Decontaminate, WordsStep
+from .words import WordsStep
 
 _CLASSES: Final[tuple[type[Any], ...]] = (
     *(UrlStep, LanguageStep, GopherRepetition, GopherQuality, C4Quality, C4Paragraph, FinewebQuality, WordsStep),

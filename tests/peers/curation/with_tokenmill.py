@@ -10,13 +10,11 @@ from tests.peers.curation.shards import Answer, answer_shards
 from tests.peers.curation.variants import VARIANTS
 from tokenmill.app.milling.curation.fast_steps import with_kernels
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.steps.datatrove_filters import (
-    C4Paragraph,
-    C4Quality,
-    FinewebQuality,
-    GopherQuality,
-    GopherRepetition,
-)
+from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
+from tokenmill.app.milling.steps.c4_quality import C4Quality
+from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
 from tokenmill.app.milling.steps.protocol import Answer as StepAnswer
 from tokenmill.app.milling.steps.protocol import Rejected, Step
 from tokenmill.documents import Document

@@ -10,7 +10,7 @@ from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernel
 from tokenmill.app.milling.curation.fast_language import FastLanguage
 from tokenmill.app.milling.curation.fast_steps import FastStep
 from tokenmill.app.milling.steps.basic import NotEmpty
-from tokenmill.app.milling.steps.datatrove_filters import GopherQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.protocol import Step
 
 

@@ -15,7 +15,10 @@ from tokenmill.app.milling.curation.choosing import CURATION_PROBE
 from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, WordSplit, with_kernels
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.basic import NotEmpty
-from tokenmill.app.milling.steps.datatrove_filters import C4Quality, FinewebQuality, GopherQuality, GopherRepetition
+from tokenmill.app.milling.steps.c4_quality import C4Quality
+from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
+from tokenmill.app.milling.steps.gopher_quality import GopherQuality
+from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
 from tokenmill.app.milling.steps.protocol import Rejected, Step, each_alone
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.steps.datatrove_filters import C4Paragraph
+from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
 
