@@ -152,13 +152,14 @@ class Bucket:
         address = (address_of(address) or str(address)).rstrip("/")
         try:
             parts = urlsplit(address)
-            if parts.scheme in SCHEMES and (parts.path if parts.scheme == "file" else parts.hostname):
+            is_whole = not (parts.query or parts.fragment)  # obstore would leave them out in silence
+            if parts.scheme in SCHEMES and is_whole and (parts.path if parts.scheme == "file" else parts.hostname):
                 return cls(address, StoredObjects(address))
         except (OSError, ValueError) as error:
             raise BucketError(f"{address} cannot be opened ({_first_line(error)}): check the address") from error
         raise BucketError(
             f"{address} is no bucket: write it as s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or "
-            "file:///directory of a mounted share"
+            "file:///directory of a mounted share, with %3F for a question mark and %23 for a number sign"
         )
 
     def create(self, path: str, data: Data) -> bool:

@@ -274,7 +274,10 @@ def test_a_directory_is_a_bucket_and_none_is_made(tmp_path: Path) -> None:
     assert all((share / name).read_bytes() == data for name, data in memory.objects.items())
 
 
-@pytest.mark.parametrize("address", ["bucket", "s3://", "ftp://host/x", "file://", "s3:/bucket", "/mnt/x"])
+@pytest.mark.parametrize(
+    "address",
+    ["bucket", "s3://", "ftp://host/x", "file://", "s3:/bucket", "/mnt/x", "s3://host/x?y=1", "file:///tmp#x"],
+)
 def test_what_is_no_bucket_is_said(address: str) -> None:
     """With how one is written."""
     with pytest.raises(BucketError, match="write it as s3://bucket/prefix"):
