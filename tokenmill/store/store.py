@@ -285,6 +285,7 @@ class Store:
         What the store holds stays. Raises StoreError where this is no store; LockedError where a process writes to it.
         """
         path = layout.store_directory(path)
+        layout.require_no_bucket(path)
         if not (path / layout.STORE_FILE).exists() and not streams_in(path):
             raise StoreError(
                 f"{path} is no store: it has no {layout.STORE_FILE} and no stream; give the directory of one"

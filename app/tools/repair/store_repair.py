@@ -174,6 +174,7 @@ def repair_store(
     where store, donor or topics are not those of the stream.
     """
     store = layout.store_directory(settings.store)
+    layout.require_no_bucket(store)
     if donor is not None:
         info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
         donors: Callable[[int], Donor] = lambda partition: store_donor(donor, info, partition)  # noqa: E731

@@ -186,6 +186,8 @@ def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path:
     for words in (
         ("retire", STREAM, "--store", share, "--uploaded-to", address, "--yes"),
         ("mirror", "--once", "--store", share, "--from", address),
+        ("repair", STREAM, "--store", share, "--from", store),
+        ("adopt", "--store", share),
     ):
         told = run(*words)
         assert told.code == StoreError.exit_code
