@@ -20,7 +20,8 @@ from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, Reco
 from ..milling.document_columns import DocumentColumns, divide
 from ..milling.duplicates.parameters import deduplication_of
 from ..milling.duplicates.signatures import sign
-from ..milling.duplicates.window import Window, rejections
+from ..milling.duplicates.verdicts import rejections
+from ..milling.duplicates.window import Window
 from ..milling.native_calls import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out

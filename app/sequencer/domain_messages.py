@@ -20,7 +20,7 @@ from tokenmill.errors import DamagedError, DifferenceError, SettingsError
 
 from ..milling.duplicates.parameters import PLACE, Deduplication, deduplication_of
 from ..milling.duplicates.signatures import Hashes
-from ..milling.duplicates.window import REASONS
+from ..milling.duplicates.verdicts import REASONS
 from ..settings import Domain
 
 Integers: TypeAlias = npt.NDArray[np.int64]

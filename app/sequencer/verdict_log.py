@@ -12,7 +12,7 @@ from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import offsets, read_batches, read_range
-from ..milling.duplicates.window import Verdicts, rejections
+from ..milling.duplicates.verdicts import Verdicts, rejections
 from ..milling.steps import Rejected
 from ..settings import Domain
 from .domain_messages import JudgedRange, Remembered, Source, VerdictChain, VerdictEnd, domain_fingerprint, place_name

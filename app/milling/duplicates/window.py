@@ -7,13 +7,13 @@ so much that one read finds a hash.
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,33 +21,12 @@ import numpy.typing as npt
 from tokenmill.errors import DamagedError
 from tokenmill.store.layout import blaming
 
-from ..steps.protocol import Rejected
 from .parameters import PLACE, SLICES, Deduplication, Exact, Near
 from .signatures import Hashes, kernel, sign
+from .verdicts import Verdicts
 
 SLOTS_PER_ENTRY: Final = 1.5
 """Of a full table, two thirds of the slots are taken."""
-
-REASONS: Final = ("", "duplicate_exact", "duplicate_near")
-SAID: Final = ("", "the text of", "resembles")
-"""By kind."""
-
-
-class Verdicts(NamedTuple):
-    """What consecutive documents are."""
-
-    kinds: npt.NDArray[np.uint8]
-    """`KEPT`, `EXACT` or `NEAR`; shape ``[documents]``."""
-    places: Hashes
-    """Source and offset of the kept document that a duplicate resembles, of a kept one its own; ``[documents, 2]``."""
-
-
-def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Rejected | None]:
-    """Return how each duplicate is filtered out, with the ``name`` of the place that it resembles; None of others."""
-    return [
-        Rejected(REASONS[kind], f"{SAID[kind]} {name(source, offset)}") if kind else None
-        for kind, (source, offset) in zip(verdicts.kinds.tolist(), verdicts.places.tolist(), strict=True)
-    ]
 
 
 def compile_window() -> None:

@@ -16,7 +16,7 @@ from ...kafka.cluster import partitions_of
 from ...kafka.dead_letters import RecordPlace
 from ...milling.duplicates.parameters import PLACE
 from ...milling.duplicates.signatures import Hashes
-from ...milling.duplicates.window import REASONS
+from ...milling.duplicates.verdicts import REASONS
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import JudgedRange, source_number
 from ...sequencer.settled_domains import settled_domains

@@ -32,7 +32,8 @@ from tokenmill.wire.genesis import Genesis
 from ...milling.duplicates.parameters import Deduplication, deduplication_of
 from ...milling.duplicates.signatures import Hashes
 from ...milling.duplicates.signing import sign_records
-from ...milling.duplicates.window import Verdicts, Window, rejections
+from ...milling.duplicates.verdicts import Verdicts, rejections
+from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.recipe_stages import reopen_stages

@@ -16,7 +16,7 @@ from tokenmill.records import SourceRecord, index_at
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import require_topic
 from ...milling.duplicates.signatures import sign
-from ...milling.duplicates.window import REASONS
+from ...milling.duplicates.verdicts import REASONS
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd, deduplication_in
