@@ -72,14 +72,12 @@ class SignatureLog:
             return None
 
     async def has(self, client: AIOKafkaConsumer, note: WindowNote) -> bool:
-        """Whether the log still has the messages before a note; where it has, `digests` goes on behind them."""
+        """Whether the log still has the messages before a note, as they were read."""
         end, (first, last) = note.known.signature, (await offsets(client, [self.tp]))[self.tp]
         begin = end - len(note.digests)
         if not first <= begin < end <= last:
             return False
-        found = [_digest(record) async for record in read_range(client, self.tp, begin, end)]
-        self.digests.extend(found)
-        return found == note.digests
+        return [_digest(record) async for record in read_range(client, self.tp, begin, end)] == note.digests
 
     async def accepted(
         self, client: AIOKafkaConsumer, order: DomainOrder, start: int, end: int
@@ -162,6 +160,7 @@ class Rebuilding:
         except DamagedError as error:
             log.warning("the window is learned again", domain=self._domain.name, reason=str(error))
             return None
+        self._signatures.digests.extend(note.digests)
         log.info("the window is on the disk", domain=self._domain.name, offset=note.known.signature)
         return note.known, order
 

@@ -95,8 +95,7 @@ class WindowFolder:
                 window.sync()
                 known = orjson.Fragment(note.known.pack(self._fingerprint))
                 put_file(self.path / NOTE, orjson.dumps({"known": known, "digests": note.digests}))
+                window.forget(note.known.kept)
         except DiskError as error:
             log.warning("the window is not kept for a new start", reason=str(error))
-        else:
-            window.forget(note.known.kept)
         self._noted = note.known.kept

@@ -32,7 +32,7 @@ def test_a_killed_sequencer_goes_on_from_its_disk(broker: Broker, topic: Callabl
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()
-        for number, breaks in enumerate([nothing, nothing, remove_slice, change_digest]):
+        for number, breaks in enumerate([nothing, nothing, remove_slice, change_digest, nothing]):
             sequencer = service.sequencer()
             feed(settings, random.Random(number), 150)
             require_one_order(service)
@@ -43,7 +43,7 @@ def test_a_killed_sequencer_goes_on_from_its_disk(broker: Broker, topic: Callabl
         last = service.sequencer()
         feed(settings, random.Random(9), 150)
         require_one_order(service)
-        assert "the window is on the disk" not in last.log
+        assert "the window is on the disk" in last.log  # also after a note that did not hold
 
 
 def nothing(folder: Path) -> None:
