@@ -152,5 +152,5 @@ def test_it_is_served_to_those_alone(store: Path) -> None:
         with serving(Settings(store=store, metrics_host=host, metrics_port=port), [], Probes(), dict):
             answer = ask(port, "/api/store?texts")
             assert answer[0] == code
-            assert code == 403 or json.loads(answer[1]) == {"streams": {}, "trainers": []}
+            assert code == 403 or json.loads(answer[1]).keys() == {"streams", "trainers"}
             assert code == 200 or "http_token" in answer[1]
