@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import orjson
 
-from tokenmill.app.milling.duplicates.parameters import PLACE, Near
-from tokenmill.app.milling.duplicates.signatures import sign
+from tokenmill.app.milling.duplicates.signatures import PLACE, Near, sign
 from tokenmill.app.milling.duplicates.window import Window
 
 PACKAGES: Final = ("aiohttp", "aiokafka", "awkward", "faust", "hypothesis", "mypy", "numpy", "pip", "pydantic", "rich")

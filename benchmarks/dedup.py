@@ -28,8 +28,7 @@ from benchmarks.dedup_documents import (
 from benchmarks.dedup_service import mill_of_plain
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tests.app.milling.duplicates.plain_duplicates import shingles_of
-from tokenmill.app.milling.duplicates.parameters import Deduplication, Exact, Near
-from tokenmill.app.milling.duplicates.signatures import Hashes, sign
+from tokenmill.app.milling.duplicates.signatures import Deduplication, Exact, Hashes, Near, row_bytes, sign
 from tokenmill.app.milling.duplicates.window import Window, compile_window
 
 DIRECTORY: Final = Path(".tokenmill/dedup")
@@ -273,7 +272,7 @@ def _sequencer(rounds: int, size: int, directory: Path) -> dict[str, Any]:
         "sequencer_documents_per_cpu_s": _spread(cpu_rates),
         "seconds_to_go_on_from_disk": _spread(opened),
         "bytes_per_document": round(held / size, 1),
-        "bytes_per_document_on_disk": near.row_bytes,
+        "bytes_per_document_on_disk": row_bytes(near),
     }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.app.milling.duplicates.plain_duplicates import shingles_of
-from tokenmill.app.milling.duplicates.parameters import Near
+from tokenmill.app.milling.duplicates.signatures import Near
 
 SHINGLE: Final = 5
 WORDS: Final = 175

@@ -11,7 +11,7 @@ import typer
 from tokenmill.errors import InputError, SettingsError, TopicError
 from tokenmill.spelling import nearest
 
-from ..milling.duplicates.parameters import SLICES, Near, deduplication_of
+from ..milling.duplicates.signatures import SLICES, Near, deduplication_of, row_bytes
 from ..milling.steps.pipeline import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
@@ -143,7 +143,7 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
         "window": part * SLICES,
         "least_documents": part * (SLICES - 1),
         "memory_bytes": round(deduplication.table_bytes * part * SLICES),
-        "disk_bytes": deduplication.row_bytes * part * SLICES,
+        "disk_bytes": row_bytes(deduplication) * part * SLICES,
     }
     chances = {one: deduplication.chance(one) for one in SIMILARITIES} if isinstance(deduplication, Near) else {}
     if as_json:

@@ -18,11 +18,10 @@ from tokenmill.wire.totals import Totals
 
 from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from ..milling.document_columns import DocumentColumns, divide
-from ..milling.duplicates.parameters import deduplication_of
-from ..milling.duplicates.signatures import sign
+from ..milling.duplicates.signatures import deduplication_of, sign
 from ..milling.duplicates.verdicts import rejections
 from ..milling.duplicates.window import Window
-from ..milling.native_calls import NativeCode
+from ..milling.foreign_code import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages
 from ..milling.packing.document_shapes import DETAILS, document_shape, filtered_out
 from ..milling.partition_mill import BATCH_CHARACTERS, open_packing

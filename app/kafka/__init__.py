@@ -1,6 +1,6 @@
 """Kafka outside Faust: clients, topics, and reading the project's own topics.
 
-- `clients` makes all clients and reads ranges of logs; `retry` waits for brokers and topics;
+- `clients` makes all clients, reads ranges of logs, and waits for brokers and topics;
 - `cluster` asks aiokafka's private parts, and adds what it lacks while brokers are away;
 - `security` is TLS and logins, and why brokers refuse us; `schema_registry` is another server's client;
 - `topics` says which topics the settings need, creates and checks them;

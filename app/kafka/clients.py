@@ -1,19 +1,24 @@
-"""Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need."""
+"""Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need.
+
+Also waiting for brokers and for topics, and what brokers are asked repeatedly.
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
+import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tokenmill.errors import BrokerError, MovedError, SettingsError, TopicError
+from tokenmill.errors import BrokerError, MissingTopicError, MovedError, SettingsError, SourceError, TopicError
 from tokenmill.records import SourceRecord
 
-from ..broker_contact import CONTACT, is_unreached, no_answer
+from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings
+from ..tasks import Backoff
 from .cluster import ends_of, prepare, start
 from .fetched_batches import packed_batches, unpacked
 from .security import client_security, refused_time, why_not
@@ -35,6 +40,9 @@ RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 Send: TypeAlias = Callable[[str, int, bytes | None, bytes | None, Sequence[tuple[str, bytes]]], Awaitable[int]]
 """Sends one record (topic, partition, value, key, headers) and returns its offset once all in-sync replicas have it;
 raises when they may not. As `tokenmill.app.worker.transport.BatchApp.send_record`."""
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 
 class _InvalidRecordError(errors.BrokerResponseError):  # type: ignore[misc]  # untyped there
@@ -290,3 +298,79 @@ async def begun(settings: Settings, first: Mapping[TopicPartition, int]) -> dict
                         now = time.time()  # that of a record without a time, or with one to come
                         found[tp] = min(record.timestamp / 1000, now) if record.timestamp > 0 else now
     return found
+
+
+FIRST_PAUSE: Final = 0.5
+"""Seconds before the second try; doubled each time ..."""
+LONGEST_PAUSE: Final = 5.0
+"""... up to this: what was waited for is noticed soon."""
+QUIET: Final = "quiet"
+"""What somebody who asks again and again returns where nothing goes on."""
+QUIET_LOOK_SECONDS: Final = 3.0
+"""The longest pause between two looks at something that is quiet: what begins there waits so long, once."""
+FAILING: Final[dict[str, str]] = {}
+"""What this process asks the brokers for again and again, and does not get now, with the kind of the last error."""
+PASSING: Final = (BrokerError, errors.KafkaError, SourceError)
+"""What ends by itself: no broker, and a topic that moved under the reader."""
+
+
+async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``look`` returns; tried again while no broker answers or a topic is missing, for ``wait_seconds``.
+
+    The log says what is waited for, and for how long: at once, when it changes, and once a minute.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + settings.wait_seconds
+    backoff, said, said_at = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", 0.0
+    while True:
+        try:
+            return await look()
+        except (BrokerError, MissingTopicError) as error:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise
+            if str(error) != said or loop.time() - said_at >= REPEAT_SECONDS:
+                said, said_at = str(error), loop.time()
+                log.warning("waiting", reason=said, seconds_left=round(left))
+            await asyncio.sleep(min(backoff.next(), left))
+
+
+async def ask_repeatedly(
+    settings: Settings,
+    ask: Callable[[AIOKafkaConsumer], Awaitable[object]],
+    seconds: float,
+    outage: str,
+    passing: tuple[type[Exception], ...] = (),
+    *,
+    longest: float = 0.0,
+) -> NoReturn:
+    """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
+
+    As long as it returns `QUIET`, the pauses double, up to ``longest`` seconds. `PASSING`, and what ``passing`` adds to
+    it, ends the consumer; the next one is made after ``seconds``. The log says so once, with ``outage`` and the reason,
+    until the reason changes; that a broker is not reached only where it lasts although another answers: else
+    `OutageLog` says it. Anything else is raised.
+    """
+    loop = asyncio.get_running_loop()
+    said = ""
+    failing: float | None = None
+    pauses = Backoff(seconds, max(seconds, longest))
+    while True:
+        try:
+            async with consumer(settings) as client:
+                while True:
+                    if await ask(client) != QUIET:
+                        pauses.reset()
+                    client.pause(*client.assignment())  # else it would go on asking for records
+                    said, failing = "", None
+                    FAILING.pop(outage, None)
+                    await asyncio.sleep(pauses.next())
+        except (*PASSING, *passing) as error:
+            reason = str(error) or repr(error)
+            failing = loop.time() if failing is None else failing
+            lasts = loop.time() - failing > 2 * QUIET_SECONDS and CONTACT.away_since is None
+            if reason != said and (lasts or not is_unreached(error)):
+                log.warning(outage, error=reason)
+                said = reason
+                FAILING[outage] = reason if isinstance(error, BrokerError) else type(error).__name__
+            await asyncio.sleep(seconds)

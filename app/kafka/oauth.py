@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError
 from tokenmill.errors import SettingsError
 from tokenmill.extras import missing_extra
 
-from ..milling.user_function import import_own
+from ..milling.foreign_code import import_own
 from ..settings import ConnectionSettings
 
 KEPT_SHARE: Final = 0.8

@@ -13,8 +13,7 @@ from tokenmill.packings import SEPARATE, Fit
 from tokenmill.wire.pieces import PIECE, REFERENCE
 
 from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
-from .clients import admin
-from .retry import retry
+from .clients import admin, retry
 
 Kind = Literal["raw", "dead-letters", "rejected", "produced", "tokens", "control", "signatures", "slices", "verdicts"]
 Severity = Literal["error", "warning"]

@@ -15,8 +15,8 @@ from faust.types import TP
 
 from tokenmill.errors import BrokerError
 
+from ..kafka.clients import ask_repeatedly
 from ..kafka.control_topic import Settled, settle, settled_recipe
-from ..kafka.retry import ask_repeatedly
 from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_topics
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
 from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero

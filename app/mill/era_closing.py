@@ -24,10 +24,9 @@ from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, To
 from tokenmill.reading.continuing import Extent, find_extent
 from tokenmill.recipe import Recipe
 
-from ..kafka.clients import LastLook, offsets
+from ..kafka.clients import QUIET, QUIET_LOOK_SECONDS, LastLook, ask_repeatedly, offsets
 from ..kafka.control_log import IgnoreList
 from ..kafka.control_topic import Settled, read_eras, require_topic
-from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings
 from ..telemetry import worker_metrics as metrics

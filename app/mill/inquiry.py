@@ -17,10 +17,9 @@ from tokenmill.reading.continuing import ADVICE
 from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
-from ..kafka.clients import Send
+from ..kafka.clients import Send, ask_repeatedly
 from ..kafka.fetched_batches import FetchedBatch, unpacked
-from ..kafka.retry import ask_repeatedly
-from ..milling.duplicates.signing import sign_records
+from ..milling.duplicates.signatures import sign_records
 from ..milling.partition_mill import Looked, PartitionMill
 from ..milling.steps import Rejected
 from ..sequencer.domain_messages import Remembered, SignedRange, deduplication_in

@@ -26,10 +26,9 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError, TopicError
 from tokenmill.wire.chain import Cursor
 
-from ..kafka.clients import admin, offsets
+from ..kafka.clients import admin, ask_repeatedly, offsets
 from ..kafka.control_log import skip_record
 from ..kafka.control_topic import Settled, read_on, write_control
-from ..kafka.retry import ask_repeatedly
 from ..kafka.topics import UNLIMITED, describe_topics, ensure_topics, is_compacted, partition_count
 from ..settings import Settings
 

@@ -26,7 +26,7 @@ from tokenmill.wire.pieces import NO_BLOCKS, split_references
 
 from .columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from .document_columns import Integers, divide
-from .native_calls import NativeCode
+from .foreign_code import NativeCode
 from .outcomes import Kind, Outcome, Stages
 from .packing.document_shapes import DETAILS, ChunksShape, RowsShape, SeparatePacking, document_shape, filtered_out
 from .packing.fit_packing import FitPacking

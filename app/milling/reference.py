@@ -1,21 +1,22 @@
 """The right answer: one chain computed record by record, document by document, token by token.
 
 Slow and plain on purpose. It shares with the fast path the stages that turn one record into one outcome, the engine,
-and nothing else: packing (`reference_packings`), pieces, chain hash, cursor and totals are written again, from the
-format's description.
+and nothing else: packings, pieces, chain hash, cursor and totals are written again, from the format's description.
 Tests and `tokenmill verify` compare its blocks with those on Kafka and on disk byte for byte.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from struct import pack
-from typing import Self
+from struct import calcsize, iter_unpack, pack, unpack, unpack_from
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
 import xxhash
 
 from tokenmill.documents import Document
+from tokenmill.packings import Fit, packing_of
 from tokenmill.reading.continuing import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -23,7 +24,312 @@ from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 
 from .outcomes import NO_TOKENS, Kind, Outcome, Stages
-from .packing.reference_packings import ITEM, REFERENCES, LeavingBlock, Pieces, ReferencePacking
+
+ITEM: Final = {"uint8": "B", "uint16": "H", "uint32": "I"}
+"""The dtypes, as `struct` names them."""
+Pieces = list[tuple[int, int, int, bytes]]
+"""Start, offset, position and meta of each piece of a block."""
+
+
+class LeavingBlock(NamedTuple):
+    """A block that leaves, and where its document is then."""
+
+    tokens: list[int]
+    pieces: Pieces
+    taken: int
+    """Tokens of the document that is being placed which are in blocks that left; 0 where all of it is placed."""
+    finished: bool
+    """Whether all of that document is placed, or all blocks are closed that a flush closes."""
+    figures: Mapping[str, int]
+    """What the totals count of the block (`Totals.packing`)."""
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A block that waits for more tokens."""
+
+    tokens: list[int] = field(default_factory=list)
+    pieces: Pieces = field(default_factory=list)
+
+
+class ReferencePacking(ABC):
+    """What the reference asks of a packing; of one without open blocks, unless it says otherwise."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self.blocks: list[Any] = []
+        """The open ones, `OpenBlock`, in their order."""
+
+    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - a packing that drops some looks at them
+        """Return why a document of these tokens is filtered out; an empty text if it is not."""
+        return ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens a kept document of these tokens gives to blocks, padding not counted."""
+        return len(tokens)
+
+    @abstractmethod
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
+        """Place a document whose record has this CRC; yield the blocks that leave, each before it goes on."""
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002 - a packing with open blocks closes them
+        """Do what a flush record at ``offset`` asks for; yield the blocks that leave."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:  # noqa: B027 - there may be nothing to open
+        """Begin with the open blocks of a point."""
+
+    def references(self) -> bytes:
+        """Return the open blocks as references, in a packing that has them in every message; else nothing."""
+        return b""
+
+
+class ConcatReference(ReferencePacking):
+    """All documents one after the other, cut where a block ends."""
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Append the tokens, one after the other."""
+        last = len(tokens) - 1
+        for position, token in enumerate(tokens):
+            if not self.blocks:
+                self.blocks.append(OpenBlock())
+            (block,) = self.blocks
+            if not block.tokens or position == 0:
+                block.pieces.append((len(block.tokens), offset, position, meta))
+            block.tokens.append(token)
+            if len(block.tokens) == self._recipe.block_tokens:
+                self.blocks.clear()
+                taken = 0 if position == last else position + 1
+                yield LeavingBlock(block.tokens, block.pieces, taken, position == last, {})
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:
+        """Fill the open block, if there is one."""
+        while self.blocks:
+            block = self.blocks.pop()
+            missing = self._recipe.block_tokens - len(block.tokens)
+            block.pieces.append((len(block.tokens), offset, -1, b""))
+            yield LeavingBlock(block.tokens + [self._recipe.padding_id] * missing, block.pieces, 0, True, {})
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Begin with the one that a carry holds."""
+        item = ITEM[self._recipe.dtype]
+        tokens = unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens)
+        if tokens:
+            self.blocks = [OpenBlock(list(tokens), pieces_of(point.open_entry))]
+
+
+@dataclass(slots=True)
+class ReferringBlock(OpenBlock):
+    """An open block, and the CRC of the record of each of its pieces."""
+
+    crcs: list[int] = field(default_factory=list)
+
+
+class FitReference(ReferencePacking):
+    """Whole documents, each in the open block with the least sufficient room."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe)
+        parameters = packing_of(recipe)
+        if not isinstance(parameters, Fit):
+            raise TypeError(recipe.packing)
+        self._size, self._padding, self._item = recipe.block_tokens, recipe.padding_id, ITEM[recipe.dtype]
+        self._most_open, self._max_age = parameters.open_blocks, parameters.max_age_offsets
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
+        """Give whole blocks, then place the rest; yield the blocks that leave."""
+        yield from self._close_old(offset)
+        taken, end = 0, len(tokens)
+        while end - taken >= self._size:
+            begin, taken = taken, taken + self._size
+            figures = {"padding": 0, "joined": 0, "cut": int(begin == 0 and taken < end)}
+            finished = taken == end
+            whole, pieces = list(tokens[begin:taken]), [(0, offset, begin, meta)]
+            yield LeavingBlock(whole, pieces, 0 if finished else taken, finished, figures)
+        if taken == end:
+            return
+        fitting = [block for block in self.blocks if self._room(block) >= end - taken]
+        if not fitting and len(self.blocks) == self._most_open:
+            yield self._close(min(self.blocks, key=self._room), offset, taken, finished=False)
+        if not fitting:
+            self.blocks.append(ReferringBlock())
+            fitting = self.blocks[-1:]
+        block = min(fitting, key=self._room)
+        block.pieces.append((len(block.tokens), offset, taken, meta))
+        block.crcs.append(crc)
+        block.tokens += tokens[taken:]
+        if not self._room(block):
+            self.blocks.remove(block)
+            yield LeavingBlock(block.tokens, block.pieces, 0, True, self._figures(block, 0))
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:
+        """Close all blocks, the oldest first."""
+        for closed in self._close_old(offset):
+            yield closed._replace(finished=not self.blocks)
+        while self.blocks:
+            yield self._close(self.blocks[0], offset, 0, finished=len(self.blocks) == 1)
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Begin with the blocks that a carry holds by value."""
+        self.blocks = []
+        if not point.references:
+            return
+        (number,) = unpack_from("<I", point.references)
+        counts = unpack_from(f"<{number}I", point.references, 4)
+        crcs = [crc for *_, crc in iter_unpack("<qIII", point.references[4 + 4 * number :])]
+        sizes = [size for _, _, size, _ in iter_unpack("<qIII", point.references[4 + 4 * number :])]
+        count = len(point.open_tokens) // calcsize(self._item)
+        tokens, entries = list(unpack(f"<{count}{self._item}", point.open_tokens)), point.open_entry
+        for pieces in counts:
+            rows, metas = unpack_from("<II", entries)
+            end = 8 + 24 * rows + metas
+            length = sum(sizes[:pieces])
+            self.blocks.append(ReferringBlock(tokens[:length], pieces_of(entries[:end]), crcs[:pieces]))
+            tokens, entries, crcs, sizes = tokens[length:], entries[end:], crcs[pieces:], sizes[pieces:]
+
+    def references(self) -> bytes:
+        """Return the open blocks as references."""
+        if not self.blocks:
+            return b""
+        data = pack("<I", len(self.blocks)) + b"".join(pack("<I", len(block.pieces)) for block in self.blocks)
+        for block in self.blocks:
+            ends = [*(start for start, *_ in block.pieces[1:]), len(block.tokens)]
+            for (start, offset, position, _), end, crc in zip(block.pieces, ends, block.crcs, strict=True):
+                data += pack("<qIII", offset, position, end - start, crc)
+        return data
+
+    def _close_old(self, offset: int) -> Iterator[LeavingBlock]:
+        """Close the blocks whose oldest piece is too far behind."""
+        while self.blocks and self.blocks[0].pieces[0][1] + self._max_age < offset:
+            too_old_from = self.blocks[0].pieces[0][1] + self._max_age + 1
+            yield self._close(self.blocks[0], too_old_from, 0, finished=False)
+
+    def _close(self, block: ReferringBlock, offset: int, taken: int, *, finished: bool) -> LeavingBlock:
+        self.blocks.remove(block)
+        room = self._room(block)
+        pieces = [*block.pieces, (len(block.tokens), offset, -1, b"")]
+        figures = self._figures(block, room)
+        return LeavingBlock(block.tokens + [self._padding] * room, pieces, taken, finished, figures)
+
+    def _room(self, block: OpenBlock) -> int:
+        return self._size - len(block.tokens)
+
+    @staticmethod
+    def _figures(block: OpenBlock, padding: int) -> dict[str, int]:
+        return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
+
+
+class RowsReference(ReferencePacking):
+    """One document a row, or several rows, each between the ids before and after a text."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe)
+        self._long = recipe.packing_parameters.get("long", "truncate")
+        self._short = recipe.packing_parameters.get("short", "pad")
+        self._room = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no row comes of the document, if none does."""
+        text = len(self._text(tokens))
+        if self._long == "drop" and text > self._room:
+            return "too_long"
+        return "too_short" if self._short == "drop" and text < self._room else ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all rows."""
+        return sum(map(len, self._rows(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the rows."""
+        rows = self._rows(tokens)
+        left_out = max(0, len(self._text(tokens)) - len(rows) * self._room)
+        pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
+        yield from _padded(self._recipe, rows, pieces, left_out)
+
+    def _text(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[len(self._recipe.begin_of_document) : len(tokens) - len(self._recipe.after)]
+
+    def _rows(self, tokens: Sequence[int]) -> list[list[int]]:
+        text = self._text(tokens)
+        rows = []
+        while text:
+            part, text = text[: self._room], text[self._room :]
+            if len(part) == self._room or self._short == "pad":
+                rows.append([*self._recipe.begin_of_document, *part, *self._recipe.after])
+            if self._long != "split":
+                break
+        return rows
+
+
+class ChunksReference(ReferencePacking):
+    """A document in chunks, each with one id more, with which the next one begins."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__(recipe)
+        self._rest = recipe.packing_parameters.get("rest", "drop")
+        self._size = recipe.block_tokens - 1
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no chunk comes of the document, if none does."""
+        return "" if self._chunks(tokens) else "too_short"
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all chunks."""
+        return sum(map(len, self._chunks(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the chunks."""
+        chunks = self._chunks(tokens)
+        left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
+        pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
+        yield from _padded(self._recipe, chunks, pieces, left_out)
+
+    def _chunks(self, tokens: Sequence[int]) -> list[list[int]]:
+        chunks, begin = [], 0
+        while begin == 0 or begin + 1 < len(tokens):
+            chunk = list(tokens[begin : begin + self._size + 1])
+            if len(chunk) == self._size + 1 or self._rest == "pad":
+                chunks.append(chunk)
+            begin += self._size
+        return chunks
+
+
+def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_out: int) -> Iterator[LeavingBlock]:
+    """Yield the blocks of a document, one for each part, which is a piece of it."""
+    size = recipe.block_tokens
+    for number, (part, piece) in enumerate(zip(parts, of_document, strict=True)):
+        is_last = number == len(parts) - 1
+        pieces = [piece]
+        if len(part) < size:
+            pieces.append((len(part), piece[1], -1, b""))
+        figures = {
+            "padding": size - len(part),
+            "cut": int(number == 0 and not is_last),
+            "shortened": int(is_last and left_out > 0),
+            "left_out": left_out if is_last else 0,
+        }
+        padded = part + [recipe.padding_id] * (size - len(part))
+        yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
+
+
+REFERENCES: Final[Mapping[str, type[ReferencePacking]]] = {
+    "concat": ConcatReference,
+    "fit": FitReference,
+    "rows": RowsReference,
+    "chunks": ChunksReference,
+}
+
+
+def pieces_of(entry: bytes) -> Pieces:
+    """Return start, offset, position and meta of each piece of an entry."""
+    head, row = calcsize("<II"), calcsize("<IIqq")
+    count, _ = unpack_from("<II", entry)
+    at = head + count * row
+    pieces = []
+    for start, size, offset, position in iter_unpack("<IIqq", entry[head:at]):
+        pieces.append((start, offset, position, entry[at : at + size]))
+        at += size
+    return pieces
 
 
 @dataclass(frozen=True, slots=True)

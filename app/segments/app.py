@@ -14,8 +14,8 @@ from faust.types import TP
 from tokenmill.errors import StoreError
 from tokenmill.store import Store, StoreLock
 
+from ..kafka.clients import ask_repeatedly
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
-from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
 from ..telemetry.measuring import free_bytes
 from ..telemetry.reporting import STORE_VARIABLE

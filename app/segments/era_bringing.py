@@ -15,9 +15,8 @@ from tokenmill.eras import EraFollower
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError, TokenMillError
 from tokenmill.store import EraWriter, Store
 
-from ..kafka.clients import LastLook
+from ..kafka.clients import QUIET, QUIET_LOOK_SECONDS, LastLook, ask_repeatedly
 from ..kafka.control_topic import Settled, read_eras
-from ..kafka.retry import QUIET, QUIET_LOOK_SECONDS, ask_repeatedly
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics

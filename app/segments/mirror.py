@@ -23,11 +23,10 @@ from tokenmill.samples.trainable import UNPINNED, first_needed, read_state
 from tokenmill.store import EraReader, Store, open_eras, partitions_in, read_stream, streams_in
 
 from ..broker_contact import CONTACT
-from ..kafka.clients import consumer, offsets
+from ..kafka.clients import ask_repeatedly, consumer, offsets, retry
 from ..kafka.cluster import NO_LEADER, all_metadata, is_connected, leader, update_metadata
 from ..kafka.control_topic import CONTROL_PREFIX, Settled, read_on, settled_on
 from ..kafka.fetched_batches import FetchedBatch
-from ..kafka.retry import ask_repeatedly, retry
 from ..kafka.token_topic import readable, record_at
 from ..settings import Settings
 from ..tasks import Backoff, first_of, in_thread, together

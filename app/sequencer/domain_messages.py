@@ -18,8 +18,7 @@ import xxhash
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DifferenceError, SettingsError
 
-from ..milling.duplicates.parameters import PLACE, Deduplication, deduplication_of
-from ..milling.duplicates.signatures import Hashes
+from ..milling.duplicates.signatures import PLACE, Deduplication, Hashes, deduplication_of
 from ..milling.duplicates.verdicts import REASONS
 from ..settings import Domain
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenmill.errors import DifferenceError
 
-from ..milling.duplicates.parameters import SLICES, Deduplication
+from ..milling.duplicates.signatures import SLICES, Deduplication
 from ..milling.duplicates.window import Window, slice_size
 from .domain_messages import TWO_HISTORIES, JudgedRange, SignedRange, SliceStart, Source, VerdictEnd
 

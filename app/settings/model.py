@@ -16,7 +16,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
 from tokenmill.spelling import nearest
 
-from ..milling.duplicates.parameters import canonical_dedup, recipe_dedup
+from ..milling.duplicates.signatures import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division
 from ..milling.tokenizers import EngineName, SpecialTokens, TemplateName, text_limit_of
 from . import values as kinds

@@ -15,7 +15,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.packings import canonical_packing
 
 from ..milling.decoding import MODES
-from ..milling.duplicates.parameters import canonical_dedup
+from ..milling.duplicates.signatures import canonical_dedup
 from ..milling.steps.pipeline import canonical_entries, spelled_out
 
 EARLIEST: Final = "earliest"

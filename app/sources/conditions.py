@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import InputError
 
-from ..milling.field_paths import find_field, path_parts
+from ..milling.decoding.json_objects import find_field, path_parts
 
 Row = Mapping[str, Any]
 Finder = Callable[[Row], Any]
@@ -37,7 +37,7 @@ HOW: Final = (
 
 
 def finder(path: str) -> Finder:
-    """Return a function that finds a field in an object as `app.milling.field_paths` says; None if not there."""
+    """Return a function that finds a field in an object as `find_field` does; None if not there."""
     # No functions of ours: these go to other processes, and the first one costs nothing in Python.
     return methodcaller("get", path) if "." not in path else partial(find_field, path=path)
 

@@ -58,7 +58,7 @@ class _MapProcess:
         os.ftruncate(counter, COUNT_BYTES)
         self._count = mmap.mmap(counter, COUNT_BYTES)
         call = f"serve({theirs.fileno()}, {counter}, {name!r}, listed={listed})"
-        # Modules are where this process has them; the function finds its own (`app.milling.user_function`).
+        # Modules are where this process has them; the function finds its own (`app.milling.foreign_code`).
         load = "from tokenmill.app.sources.own_function import serve"
         program = f"import sys; sys.path[:] = {sys.path!r}; {load}; {call}"
         self._process = subprocess.Popen(

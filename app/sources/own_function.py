@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from tokenmill.errors import InputError, PanicError
 
-from ..milling.native_calls import NativeCode
-from ..milling.user_function import import_own
+from ..milling.foreign_code import NativeCode, import_own
 from .items import object_in
 
 COUNT_BYTES: Final = 8

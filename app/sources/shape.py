@@ -13,9 +13,8 @@ from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, Limits
 from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.auto import check_plain
-from ..milling.decoding.json_objects import check_integer, refusal
+from ..milling.decoding.json_objects import check_integer, quoted_path, refusal
 from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
-from ..milling.field_paths import quoted_path
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import UTF_8, why_no_text, why_not

@@ -16,8 +16,8 @@ from tokenmill.errors import StoreError
 from tokenmill.store import Store
 
 from ..broker_contact import CONTACT, OutageLog, no_answer, transaction_words
+from ..kafka.clients import FAILING
 from ..kafka.control_topic import NAMED_VARIABLE
-from ..kafka.retry import FAILING
 from ..settings import Settings, Stream
 from ..tasks import beside
 from ..telemetry.reporting import QUIET_TURNS, SHOWN, Fleet, Role, taken

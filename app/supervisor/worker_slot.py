@@ -19,7 +19,7 @@ import structlog
 from tokenmill.errors import BrokerError
 
 from ..broker_contact import CONTACT
-from ..kafka.retry import FAILING
+from ..kafka.clients import FAILING
 from ..processes import guarded
 from ..settings import Settings
 from ..settings.model import CONFIG_VARIABLE

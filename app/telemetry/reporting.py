@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
-from ..kafka.retry import FAILING
+from ..kafka.clients import FAILING
 from ..kafka.security import certificate_ends
 from ..settings import Settings
 from .server import Probes, serving

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from ..broker_contact import CONTACT, QUIET_SECONDS
 from ..milling.decoding import REASONS
+from ..milling.foreign_code import FUNCTION_FAILED, REJECTED
 from ..milling.outcomes import NO_TOKENS, SKIPPED
 from ..milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE, TOO_SHORT
 from ..milling.tokenizers import TOKENIZER_FAILED
-from ..milling.user_function import FUNCTION_FAILED, REJECTED
 from ..settings import Stream
 
 WORKER: Final = CollectorRegistry()

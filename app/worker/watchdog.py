@@ -21,9 +21,8 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError
 
 from ..broker_contact import CONTACT
-from ..kafka.clients import OPEN_SECONDS, admin, begun
+from ..kafka.clients import OPEN_SECONDS, admin, ask_repeatedly, begun
 from ..kafka.cluster import all_metadata, ends_of
-from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 from ..telemetry.reporting import HEARTBEAT_VARIABLE
 from .ending import end_process, or_end

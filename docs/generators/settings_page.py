@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
 from tokenmill.app.milling.decoding import MODES
-from tokenmill.app.milling.duplicates.parameters import KINDS
+from tokenmill.app.milling.duplicates.signatures import KINDS
 from tokenmill.app.settings.model import (
     ENVIRONMENT_PREFIX,
     SECRETS,

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.app.commands import invoke
 from tokenmill.app.cli import create_cli, dead_letters
-from tokenmill.app.milling.duplicates.parameters import Near
+from tokenmill.app.milling.duplicates.signatures import Near
 from tokenmill.errors import SettingsError
 
 

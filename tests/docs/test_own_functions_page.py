@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mills import RECIPE
-from tokenmill.app.milling.user_function import open_user_function
+from tokenmill.app.milling.foreign_code import open_user_function
 from tokenmill.documents import Document
 
 ROOT = Path(__file__).parents[2]

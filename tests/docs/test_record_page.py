@@ -23,6 +23,7 @@ from tests.mills import RAW, RECIPE, Source, cut_blocks
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
 from tests.strategies import ROWS, json_bytes, json_objects, json_values, nasty_bytes, texts
 from tokenmill.app.milling.decoding import REASONS
+from tokenmill.app.milling.foreign_code import FUNCTION_FAILED, REJECTED
 from tokenmill.app.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.app.milling.packing.document_shapes import TOO_LONG, TOO_SHORT
 from tokenmill.app.milling.recipe_stages import complete, open_stages
@@ -30,7 +31,6 @@ from tokenmill.app.milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE
 from tokenmill.app.milling.steps.basic import TOO_SHORT as TOO_FEW_CHARS
 from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED, TokenizerFile, open_engine
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
-from tokenmill.app.milling.user_function import FUNCTION_FAILED, REJECTED
 from tokenmill.documents import document_meta
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record

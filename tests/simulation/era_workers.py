@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer
 from tests.eras.judging import chain_of, read_ended, read_era
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written, hashes
 from tests.simulation.logs import step
-from tokenmill.app.kafka import retry
+from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, read_eras
 from tokenmill.app.mill import era_closing as closing
@@ -82,7 +82,7 @@ class Truth:
 
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
-PASSING: Final = (*retry.PASSING, TopicError)
+PASSING: Final = (*clients.PASSING, TopicError)
 T = TypeVar("T")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from tokenmill.app.milling.duplicates.parameters import SLICES
+from tokenmill.app.milling.duplicates.signatures import SLICES
 
 SIZE: Final = 5
 """Kept documents of a slice."""

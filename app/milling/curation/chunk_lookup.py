@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import PADDING, Bytes, Numbers, eight_bytes, equal_bytes, hash_bytes, polynomial
 from .chunk_words import (
     ALPHABETIC,
     LEFT_TO_SPACY,
@@ -25,7 +24,7 @@ from .chunk_words import (
     rejoin,
     special_case,
 )
-from .compiled import compiled
+from .compiled import PADDING, Bytes, Numbers, compiled, eight_bytes, equal_bytes, hash_bytes, polynomial
 from .words import CHUNK_CHARACTERS
 
 FIRST, SPACE, WHITE, CUT = range(4)

@@ -24,10 +24,9 @@ from tokenmill.errors import EngineError, RecordError
 from ..document_columns import DocumentColumns
 from ..steps.language import FIRST_LOOK, SURE, LanguageStep, language_named, model_file
 from ..steps.protocol import Answer
-from .byte_strings import PADDING, Bytes, Numbers, equal_bytes
 from .choosing import KernelStep
 from .chunk_words import hash_slots
-from .compiled import compiled
+from .compiled import PADDING, Bytes, Numbers, compiled, equal_bytes
 
 HIERARCHICAL_SOFTMAX: Final = 1
 CLASSIFIER: Final = 3

@@ -30,11 +30,10 @@ from ..steps.gopher_repetition import GopherRepetition
 from ..steps.language import LanguageStep
 from ..steps.protocol import Answer, Rejected, Step
 from . import chunk_lookup
-from .byte_strings import PADDING, Numbers, Verdicts
 from .choosing import CURATION_PROBE, WITH_KERNELS, KernelStep
 from .chunk_lookup import SPACE, TextPart, WordTable, find_chunks, hash_texts
 from .chunk_words import HASH_START, HASH_STEP, EnglishRules, Hashes, english_rules, is_in, special_sequences
-from .compiled import ASK, KEEP, compiled, compiling_once
+from .compiled import ASK, KEEP, PADDING, Numbers, Verdicts, compiled, compiling_once
 from .fast_language import SHOWN_CHARACTERS, FastLanguage
 from .quality_kernel import (
     C4_REASONS,

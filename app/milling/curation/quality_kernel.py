@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import Bytes, Flags, Numbers, Verdicts, character_at, equal_bytes
 from .chunk_lookup import (
     ALPHABETIC_WORDS,
     BYTES,
@@ -29,7 +28,7 @@ from .chunk_lookup import (
     word_flags,
 )
 from .chunk_words import DIGIT, EnglishRules
-from .compiled import ASK, KEEP, compiled
+from .compiled import ASK, KEEP, Bytes, Flags, Numbers, Verdicts, character_at, compiled, equal_bytes
 from .repetition_kernel import Room, repeated
 
 QUALITY_REASONS: Final = (

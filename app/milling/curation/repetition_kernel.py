@@ -5,7 +5,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .byte_strings import Bytes, Numbers, Verdicts, equal_bytes, hash_bytes
 from .chunk_lookup import (
     BYTES,
     FIRST_WORD,
@@ -20,7 +19,7 @@ from .chunk_lookup import (
     word_characters,
 )
 from .chunk_words import Hashes
-from .compiled import ASK, KEEP, compiled
+from .compiled import ASK, KEEP, Bytes, Numbers, Verdicts, compiled, equal_bytes, hash_bytes
 
 Slots = npt.NDArray[np.int32]
 

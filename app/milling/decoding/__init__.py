@@ -14,7 +14,7 @@ from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.recipe import Recipe
 
-from ..user_function import UserFunction, open_user_function
+from ..foreign_code import UserFunction, open_user_function
 from .auto import AutoDecoder, TextDecoder
 from .framed_values import FramedDecoder, RegisteredSchema, SchemaSource
 from .json_objects import JsonDecoder, ObjectFields
@@ -47,7 +47,7 @@ MODES: Final = ("auto", "json", "text", *FORMATS)
 class FunctionDecoder(Decoder):
     """Calls a user's function on a record's bytes, and lets only documents and known reasons out of it.
 
-    `milling.user_function` has the rules; a reason (`REJECTED` for None, or for one that it does not declare),
+    `milling.foreign_code` has the rules; a reason (`REJECTED` for None, or for one that it does not declare),
     `FUNCTION_FAILED`, or a document over a limit is a RecordError::
 
         def latin_1(value: bytes) -> Document | str:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError
 
-from ..native_calls import NativeCode, shown_error
+from ..foreign_code import NativeCode, shown_error
 from . import protocol
 from .json_objects import ObjectFields, nesting, no_text
 

@@ -2,11 +2,16 @@
 
 The reasons come from the bytes, not from the parser's message: they are counted in the totals, and must not change with
 its version. Keys are untrusted: in a message, they are escaped and cut.
+
+A field is named alike in the settings of a topic and for `tokenmill produce` (`find_field`). Its whole name goes first:
+``meta.lang`` is the key of that name where the object has it, whatever its value, and else ``lang`` in the object
+``meta``. A part of a path that holds a dot itself stands in double quotes: ``attributes."log.message"``.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from typing import Any, Final
 
@@ -16,9 +21,44 @@ import orjson
 from tokenmill.documents import INTEGERS, NO_FIELDS, Document, Limits, Scalar
 from tokenmill.errors import RecordError
 
-from ..field_paths import find_field
 from . import protocol
 from .protocol import BOM, NOT_AN_OBJECT, RULES, WRONG_TYPE, Decoder, DecodingRules, decode_utf8
+
+_PART: Final = re.compile(r'"([^"]+)"(?=\.|$)|([^.]+)')
+
+
+@lru_cache(maxsize=256)
+def path_parts(path: str) -> tuple[str, ...]:
+    """Return the names of which a path is made, in order."""
+    return tuple(quoted or plain for quoted, plain in _PART.findall(path)) if '"' in path else tuple(path.split("."))
+
+
+def find_field(row: Mapping[str, Any], path: str, absent: Any = None) -> Any:
+    """Return the field that ``path`` names from object to object, not into arrays; ``absent`` where there is none."""
+    if path in row:
+        return row[path]
+    if "." not in path:
+        return absent
+    found: Any = row
+    for part in path_parts(path):
+        if not isinstance(found, Mapping) or part not in found:
+            return absent
+        found = found[part]
+    return found
+
+
+def quoted_path(row: Mapping[str, Any], path: str) -> str | None:
+    """Return the path to a field whose own name is an end of ``path``, with its dots; None where there is none."""
+    at, found = "", row
+    while "." in path:
+        if at and path in found:
+            return f'{at}"{path}"'
+        part, _, path = path.partition(".")
+        if not isinstance(inner := found.get(part), Mapping):
+            return None
+        at, found = f"{at}{part}.", inner
+    return None
+
 
 _STRING_OR_LONG: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(?<![0-9.eE+-])(?P<whole>-?[0-9]{19,}+)(?![0-9.eE])', re.DOTALL
@@ -32,7 +72,7 @@ _ABSENT: Final = object()
 class ObjectFields:
     """Which fields of a JSON object are the document's text, id and carried fields; all others are ignored.
 
-    A field is a key of the object, or else a dotted path (`milling.field_paths`). Where a key occurs twice, the last
+    A field is a key of the object, or else a dotted path (`find_field`). Where a key occurs twice, the last
     one counts. An id that is neither an integer nor a string with a character counts as no id. A carried field that is
     an array or an object is refused, because somebody asked for it by name. So are integers beyond 64 bits, as id or
     carried: the parser would round them; and bytes and numbers that are not finite, which formats other than JSON have.

@@ -1,21 +1,149 @@
-"""Signatures: the hashes by which documents are compared. docs/format.md says the arithmetic."""
+"""What counts as a duplicate: the parameters of the setting ``dedup``, and signatures, the hashes that are compared.
+
+docs/format.md says the arithmetic.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import SettingsError
+from tokenmill.parameters import canonical_choice, checked_values
+from tokenmill.records import SourceRecord, index_at
 
-from .parameters import Deduplication, Near
+VERSION: Final = 1
+"""Of the arithmetic in docs/format.md, which is in the recipe: a rule that changes gets the next one."""
+SLICES: Final = 4
+"""Parts of a window; the oldest is forgotten as a whole."""
+PLACE: Final = 2
+"""Numbers by which a document's place is told: where it is from, and its offset there."""
+_MOST_WINDOW: Final = 1 << 34
+"""A slice has fewer entries than 2**32 then, with the most bands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The same text again."""
+
+    window: int = 100_000_000
+    """Kept documents among which duplicates are looked for, at most; and never fewer than the newest 3/4 of so many."""
+    fold: bool = False
+    """Whether texts are the same that differ in capitals and white space alone."""
+    domain: str = ""
+    """Names the topics among which a service looks for duplicates together; not set: the raw topic alone."""
+
+    entries: ClassVar[int] = 1
+    width: ClassVar[int] = 1
+    table_bytes: ClassVar[float] = 6.0
+    """As those of `Near`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require("window", self.window, SLICES, _MOST_WINDOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """The same text again, or one that shares most of its runs of words with it (MinHash with bands)."""
+
+    window: int = 10_000_000
+    """Kept documents among which duplicates are looked for, at most; and never fewer than the newest 3/4 of so many."""
+    fold: bool = False
+    """Whether capitals and white space are passed over, in runs of words as well."""
+    shingle: int = 5
+    """Words of a run; of a document with fewer words, the whole text alone decides."""
+    bands: int = 14
+    """Bands of hashes; a document is a duplicate where all hashes of one band are those of an earlier document."""
+    rows: int = 8
+    """Hashes of a band."""
+    domain: str = ""
+    """Names the topics among which a service looks for duplicates together; not set: the raw topic alone."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        _require("window", self.window, SLICES, _MOST_WINDOW // 64)
+        _require("shingle", self.shingle, 1, 101)
+        _require("bands", self.bands, 1, 65)
+        _require("rows", self.rows, 2, 32)
+
+    @property
+    def entries(self) -> int:
+        """Hashes by which a document is found."""
+        return self.bands
+
+    @property
+    def width(self) -> int:
+        """Hashes of a signature: one a band, and that of the text."""
+        return self.bands + 1
+
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of memory for each document of the window."""
+        return 4.5 * self.bands
+
+    def chance(self, similarity: float) -> float:
+        """Return how likely a document is found that has this Jaccard similarity with one in the window."""
+        return float(1 - (1 - similarity**self.rows) ** self.bands)
+
+
+@dataclass(frozen=True, slots=True)
+class Off:
+    """All documents are kept."""
+
+
+Deduplication: TypeAlias = Exact | Near
+KINDS: Final[Mapping[str, type[Any]]] = {"none": Off, "exact": Exact, "near": Near}
+"""By the names that settings have."""
+
+
+def row_bytes(deduplication: Deduplication) -> int:
+    """Return the bytes on the disk for each document of the window."""
+    return 8 * (deduplication.width + PLACE)
+
+
+def canonical_dedup(value: Any) -> dict[str, Any]:
+    """Return the setting's value as a table of its ``name`` and the parameters that have not their default.
+
+    Raises SettingsError for an unknown name or parameter, or a value that cannot be used.
+    """
+    return canonical_choice(value, KINDS, 'as "near"', 'as {name = "near", window = 1000000}')
+
+
+def recipe_dedup(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a recipe has of the setting in its canonical form."""
+    return {} if table["name"] == "none" else {**table, "version": VERSION}
+
+
+def deduplication_of(table: Mapping[str, Any]) -> Deduplication | None:
+    """Return the parameters in a recipe's ``dedup``, those with their default as well; None where it is empty.
+
+    Raises SettingsError where this version does not know its rules.
+    """
+    if not table:
+        return None
+    given = {name: value for name, value in table.items() if name not in {"name", "version"}}
+    if table["name"] not in KINDS or table["version"] != VERSION:
+        raise SettingsError(f"dedup {dict(table)} is unknown here: use the version that made the stream")
+    found: Deduplication = KINDS[table["name"]](**checked_values(KINDS[table["name"]], given, "dedup"))
+    return found
+
+
+def _require(name: str, value: int, least: int, below: int) -> None:
+    if not least <= value < below:
+        raise ValueError(f"{name} = {value}: set it to {least} or more, below {below:,}")
+
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from ..partition_mill import Looked, PartitionMill
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 NOTHING: Final = 0
@@ -54,7 +182,7 @@ def words_of(text: str) -> str:
 
 def _bands(near: Near, texts: Sequence[str], exact: Hashes) -> Hashes:
     """Return the hash of each band; of a text with too few words, its own hash in the first place alone."""
-    native = kernel("signature_kernel")
+    native = kernels()
     encoded = [words_of(text).encode() for text in texts]
     data = np.frombuffer(b" ".join([*encoded, b" " * native.PADDING]), np.uint8)
     stops = np.cumsum([len(words) + 1 for words in encoded]) - 1  # the space behind each text
@@ -82,7 +210,7 @@ def _bands(near: Near, texts: Sequence[str], exact: Hashes) -> Hashes:
 
 
 def _shingle_hashes(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Hashes:
-    native = kernel("signature_kernel")
+    native = kernels()
     hashes = np.zeros(len(begins), np.uint64)
     native.hash_spans(data, begins, ends, hashes)
     sizes = ends - begins
@@ -99,11 +227,38 @@ def permutations(count: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uin
     return low[::2] | np.uint32(1), low[1::2].copy()
 
 
-def kernel(name: str) -> "ModuleType":
-    """Return a module of kernels. Raises SettingsError where numba is not installed."""
+def kernels() -> "ModuleType":
+    """Return the module of that name. Raises SettingsError where numba is not installed."""
     try:
-        return import_module(f".{name}", __package__)
+        return import_module(".kernels", __package__)
     except ImportError as error:
         raise SettingsError(
             f"dedup needs numba, which cannot be loaded ({error}): install tokenmill[curation]"
         ) from error
+
+
+class SignedRecords(NamedTuple):
+    """Consecutive records of a partition."""
+
+    milled: Sequence[SourceRecord]
+    """Those that are to be milled when all is known of them."""
+    looked: "Looked"
+    """The same, behind all steps."""
+    offsets: npt.NDArray[np.int64]
+    """Of the documents of all records that the steps keep; shape ``[documents]``, ascending."""
+    hashes: Hashes
+    """Their signatures, as `sign` returns them."""
+
+
+def sign_records(
+    mill: "PartitionMill", deduplication: Deduplication, records: Sequence[SourceRecord], begin: int
+) -> SignedRecords:
+    """Take records through the steps and sign what these keep; those below offset ``begin`` are milled already.
+
+    Raises as `PartitionMill.look`, and SettingsError where numba is not installed.
+    """
+    cut = index_at(records, begin)
+    parts = [mill.look(records[:cut]), mill.look(records[cut:])]
+    found = [document for part in parts for columns in part.columns for document in columns.kept_texts()]
+    offsets = np.array([offset for offset, _ in found], np.int64)
+    return SignedRecords(records[cut:], parts[1], offsets, sign(deduplication, [text for _, text in found]))

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from tokenmill.errors import DamagedError
 from tokenmill.store.layout import blaming
 
-from .parameters import PLACE, SLICES, Deduplication, Exact, Near
-from .signatures import Hashes, kernel, sign
+from .signatures import PLACE, SLICES, Deduplication, Exact, Hashes, Near, kernels, sign
 from .verdicts import Verdicts
 
 SLOTS_PER_ENTRY: Final = 1.5
@@ -79,7 +78,7 @@ class Window:
         self.deduplication = deduplication
         self._directory = directory
         self._where = directory if directory is not None else Path(gettempdir())
-        self._kernel = kernel("window_kernel")
+        self._kernel = kernels()
         self._slice_size = slice_size(deduplication)
         blocks = 1 << (8 if isinstance(deduplication, Near) else 16)
         self._block_size = -(-self._slice_size // blocks)

@@ -7,8 +7,8 @@ from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 from tokenmill.recipe import Recipe
 
+from ..foreign_code import open_user_function
 from ..tokenizers.vocabulary import TokenizerFile
-from ..user_function import open_user_function
 from .basic import FORMS, CustomStep, Form, MinChars, Normalize, NormalizedLength, NotEmpty, normalized_limit
 from .pipeline import NO_LISTS, open_pipeline
 from .protocol import Rejected, Step

@@ -9,7 +9,7 @@
   the text as the model gets it: after the recipe's ``normalize`` and the tokenizer's own normalizer.
 - `MinChars` and `LengthStep` filter out texts that are too short or too long.
 - `SampleStep` keeps a share of the documents, chosen by a hash of each document's id.
-- `CustomStep` is a user's own transform or filter; `milling.user_function` has the rules for it.
+- `CustomStep` is a user's own transform or filter; `milling.foreign_code` has the rules for it.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,9 +23,8 @@ from tokenmill.documents import MAX_TOKENIZED_BYTES, Document
 from tokenmill.errors import RecordError
 
 from ..document_columns import DocumentColumns
-from ..native_calls import shown_error
+from ..foreign_code import UserFunction, shown_error
 from ..tokenizers.protocol import TOKENIZER_FAILED
-from ..user_function import UserFunction
 from .protocol import Answer, EachAlone, Rejected, each_alone
 
 EMPTY: Final = "empty"

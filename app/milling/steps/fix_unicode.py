@@ -10,7 +10,7 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.parameters import describe_step
 
-from ..native_calls import shown_error
+from ..foreign_code import shown_error
 from .basic import with_sorted_marks
 from .protocol import EachAlone
 

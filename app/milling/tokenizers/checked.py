@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import EngineError, RecordError, SettingsError
 
-from ..native_calls import shown_error
+from ..foreign_code import shown_error
 from . import older_library
 from .hugging_face import HuggingFace
 from .protocol import PROBE, Encoder, TokenBatch, batch_of, joined

@@ -15,8 +15,8 @@ import numpy as np
 
 from tokenmill.errors import PanicError, SettingsError
 
-from ..native_calls import NativeCode
-from .library import normalizer_of
+from ..foreign_code import NativeCode
+from .hugging_face import normalizer_of
 from .protocol import TEXT, SpecialTokens, TokenBatch, batch_of
 from .vocabulary import parts_of
 

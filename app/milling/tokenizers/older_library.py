@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from ..native_calls import NativeCode
+from ..foreign_code import NativeCode
 
 INSTALLED: Final = hasattr(Tokenizer, "from_str")
 SAMPLE_ONE_IN: Final = 8192

@@ -29,9 +29,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.records import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.wire.genesis import Genesis
 
-from ...milling.duplicates.parameters import Deduplication, deduplication_of
-from ...milling.duplicates.signatures import Hashes
-from ...milling.duplicates.signing import sign_records
+from ...milling.duplicates.signatures import Deduplication, Hashes, deduplication_of, sign_records
 from ...milling.duplicates.verdicts import Verdicts, rejections
 from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages

@@ -16,7 +16,7 @@ from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
-from ...milling.duplicates.parameters import deduplication_of
+from ...milling.duplicates.signatures import deduplication_of
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import ChainMill, Looked, PartitionMill
 from ...milling.tokenizers import TokenizerFile, reference_of

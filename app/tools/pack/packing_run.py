@@ -27,7 +27,7 @@ from tokenmill.wire.totals import Totals
 
 from ...kafka.control_topic import library_versions
 from ...mill.recipes import RawTopicPlan, plan_topic
-from ...milling.duplicates.parameters import deduplication_of
+from ...milling.duplicates.signatures import deduplication_of
 from ...settings import Settings
 from ...sources.file_sources import FileSource, Reading
 from ...sources.items import ITEM_BYTES, DocumentSource, Item, Refused

@@ -22,10 +22,9 @@ from tokenmill.documents import MAX_TEXT_BYTES
 from tokenmill.errors import BrokerError, InputError, SettingsError, SourceError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
-from ...kafka.clients import producer, sending_to
+from ...kafka.clients import producer, retry, sending_to
 from ...kafka.control_topic import settled_streams
 from ...kafka.dead_letters import LetterTopic
-from ...kafka.retry import retry
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
 from ...sources.items import DocumentSource, Item, Refused, Where

@@ -13,11 +13,10 @@ from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.outages import Hands
+from tokenmill.app.kafka import clients as module
 from tokenmill.app.kafka import cluster
-from tokenmill.app.kafka import retry as module
-from tokenmill.app.kafka.clients import offsets, producer, read_range
+from tokenmill.app.kafka.clients import QUIET, ask_repeatedly, offsets, producer, read_range, retry
 from tokenmill.app.kafka.cluster import Pauses
-from tokenmill.app.kafka.retry import QUIET, ask_repeatedly, retry
 from tokenmill.app.kafka.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings

@@ -19,12 +19,12 @@ from tokenmill.app.milling import columns
 from tokenmill.app.milling import columns as columns_module
 from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns, text_sizes
 from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.foreign_code import open_user_function
 from tokenmill.app.milling.outcomes import Kind, Outcome
 from tokenmill.app.milling.steps import Rejected, Step
 from tokenmill.app.milling.steps.basic import CustomStep, MinChars, NotEmpty
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
-from tokenmill.app.milling.user_function import open_user_function
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.records import Record

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-from tokenmill.app.milling.native_calls import NativeCode, is_panic, shown_error
+from tokenmill.app.milling.foreign_code import NativeCode, is_panic, shown_error
 from tokenmill.errors import PanicError
 
 CODE = NativeCode("the library")

@@ -18,7 +18,7 @@ import tokenmill
 from tests.app.test_help import ALL
 from tests.conftest import TopicFactory
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.milling.user_function import import_own
+from tokenmill.app.milling.foreign_code import import_own
 from tokenmill.errors import TopicError
 
 ROOT = Path(tokenmill.__file__).parents[1]

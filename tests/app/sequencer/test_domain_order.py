@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
-from tokenmill.app.milling.duplicates.parameters import SLICES, Exact
+from tokenmill.app.milling.duplicates.signatures import SLICES, Exact
 from tokenmill.app.sequencer.domain_messages import (
     JudgedRange,
     Remembered,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokenmill.app.milling.duplicates.parameters import Exact
+from tokenmill.app.milling.duplicates.signatures import Exact
 from tokenmill.app.milling.duplicates.window import Window
 from tokenmill.app.sequencer.domain_messages import SliceStart, VerdictEnd
 from tokenmill.app.sequencer.window_folder import NOTE, WindowFolder, WindowNote

@@ -12,8 +12,7 @@ import pytest
 
 from tests.peers.curation.comparison import PACKAGES, ROOT
 from tests.peers.curation.corpus import documents
-from tokenmill.app.milling.duplicates.parameters import Near
-from tokenmill.app.milling.duplicates.signatures import sign
+from tokenmill.app.milling.duplicates.signatures import Near, sign
 
 pytestmark = pytest.mark.peers
 

@@ -15,8 +15,7 @@ import xxhash
 from datasketch import MinHash
 
 from tests.app.milling.duplicates.plain_duplicates import shingles_of
-from tokenmill.app.milling.duplicates.parameters import Near
-from tokenmill.app.milling.duplicates.signatures import permutations
+from tokenmill.app.milling.duplicates.signatures import Near, permutations
 
 
 def datasketch_bands(near: Near, texts: Sequence[str]) -> npt.NDArray[np.uint64]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import xxhash
 
-from tokenmill.app.milling.duplicates.parameters import SLICES, Deduplication, Near
+from tokenmill.app.milling.duplicates.signatures import SLICES, Deduplication, Near
 
 UNSPACED = [(0xE00, 0xEFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF)]
 UNSPACED += [(0xF900, 0xFAFF), (0x20000, 0x3FFFF)]

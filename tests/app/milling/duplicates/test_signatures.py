@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import shingles_of, signature_of
-from tokenmill.app.milling.duplicates.parameters import Deduplication, Exact, Near
-from tokenmill.app.milling.duplicates.signatures import kernel, sign
+from tokenmill.app.milling.duplicates.signatures import Deduplication, Exact, Near, kernels, sign
 
 WORDS = [
     "a",
@@ -47,7 +46,7 @@ def test_the_kernel_hashes_as_xxhash_does() -> None:
     begins = np.array([rng.randrange(3800) for _ in range(9, 129)])
     ends, hashes = begins + np.arange(9, 129), np.zeros(120, np.uint64)
 
-    kernel("signature_kernel").hash_spans(np.frombuffer(data + bytes(8), np.uint8), begins, ends, hashes)
+    kernels().hash_spans(np.frombuffer(data + bytes(8), np.uint8), begins, ends, hashes)
 
     wanted = [xxhash.xxh3_64_intdigest(data[begin:end]) for begin, end in zip(begins, ends, strict=True)]
     assert hashes.tolist() == wanted

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import plainly
-from tokenmill.app.milling.duplicates.parameters import SLICES, Deduplication, Exact, Near
-from tokenmill.app.milling.duplicates.signatures import sign
+from tokenmill.app.milling.duplicates.signatures import SLICES, Deduplication, Exact, Near, sign
 from tokenmill.app.milling.duplicates.window import Window
 from tokenmill.errors import DamagedError
 
@@ -42,9 +41,8 @@ def texts_of(seed: int, count: int, different: int) -> list[str]:
 COMPILED = """
 from tokenmill.app.milling.duplicates.window import compile_window
 compile_window()
-from tokenmill.app.milling.duplicates import signature_kernel, window_kernel
-functions = {**vars(signature_kernel), **vars(window_kernel)}
-called = {name: one for name, one in functions.items() if not name.startswith("_") and hasattr(one, "signatures")}
+from tokenmill.app.milling.duplicates import kernels
+called = {name: one for name, one in vars(kernels).items() if not name.startswith("_") and hasattr(one, "signatures")}
 print([name for name, one in called.items() if not one.signatures])
 """
 

@@ -15,7 +15,7 @@ from tests.strategies import feed_sizes
 from tokenmill.app.milling.document_columns import Metas
 from tokenmill.app.milling.packing.fit_packing import FitPacking
 from tokenmill.app.milling.packing.packed_blocks import PackedBlocks, Stretches, TokenizedDocuments
-from tokenmill.app.milling.packing.reference_packings import FitReference, LeavingBlock
+from tokenmill.app.milling.reference import FitReference, LeavingBlock
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry, split_references
 
 UINT16 = np.dtype("<u2")

@@ -24,7 +24,7 @@ from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
-MODULES = ("segments.mirror", "segments.token_partition", "kafka.retry")
+MODULES = ("segments.mirror", "segments.token_partition", "kafka.clients")
 """Of the app, those that open a consumer by themselves."""
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.app.milling.duplicates.plain_duplicates import plainly
 from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, small_settings
-from tokenmill.app.milling.duplicates.parameters import Near
+from tokenmill.app.milling.duplicates.signatures import Near
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.packed import packed_rejects, packed_streams
 from tokenmill.app.tools.pack import packing_run

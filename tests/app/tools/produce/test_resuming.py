@@ -14,7 +14,7 @@ from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt, jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
-from tokenmill.app.kafka import retry
+from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.clients import admin, producer
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
@@ -250,7 +250,7 @@ async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypat
         noted.append(run_start)
 
     monkeypatch.setattr(producing, "partition_ends", ends)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
     monkeypatch.setattr(producing, "settle_note", settle)
     client: Any = object()
     run_start = RunStart(1, {0: 0}, ())

@@ -15,7 +15,7 @@ from tests.app.tools.test_verify import delete_before
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.milling.duplicates.parameters import SLICES
+from tokenmill.app.milling.duplicates.signatures import SLICES
 from tokenmill.app.sequencer.domain_messages import (
     SLICE_KEY,
     JudgedRange,

@@ -1,9 +1,14 @@
-"""A user's own function, named by its import path: the step ``function``, or a decoder (``decode``).
+"""Code of others: native libraries, and a user's own function.
 
-It returns a `Document`, or a reason (a string) or None where there is none; docs/own_functions.md has an example. It
-must be pure, because every worker, restart and verification has to get the same answer. With ``version`` its author
-promises that: it goes into the fingerprint, and a change of any answer needs a new one. ``reasons`` are all the reasons
-that it may give; any other, None included, is counted as ``rejected``.
+A library in Rust that panics raises ``pyo3_runtime.PanicException``, a `BaseException` as `KeyboardInterrupt` is: it
+passes every ``except Exception``. A worker would end over one record, and so would each that is started after it. So
+whatever calls native code calls it within `NativeCode`, and the handlers of errors see a panic as they see others.
+
+A user's own function is named by its import path: the step ``function``, or a decoder (``decode``). It returns a
+`Document`, or a reason (a string) or None where there is none; docs/own_functions.md has an example. It must be pure,
+because every worker, restart and verification has to get the same answer. With ``version`` its author promises that: it
+goes into the fingerprint, and a change of any answer needs a new one. ``reasons`` are all the reasons that it may give;
+any other, None included, is counted as ``rejected``.
 
 Modules of a user's own are looked for in the working directory here alone. Commands run in folders of data, which
 somebody else may have filled: a file ``http.py`` there must never be imported in place of the library's, nor one whose
@@ -16,6 +21,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -24,14 +30,45 @@ from importlib.machinery import ModuleSpec, PathFinder
 from inspect import iscoroutinefunction
 from math import isfinite
 from operator import attrgetter
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Final, Literal, TypeGuard
 
 from tokenmill.documents import INTEGERS, Document, Limits
-from tokenmill.errors import RecordError, SettingsError
+from tokenmill.errors import PanicError, RecordError, SettingsError
 from tokenmill.recipe import Recipe
 
-from .native_calls import NativeCode, shown_error
+_SHOWN_CHARACTERS: Final = 500
+"""Of what an error says, which may quote the text: it goes into log lines and headers."""
+
+
+class NativeCode:
+    """A context of any number of threads: a panic of native code, named so in messages, is raised as `PanicError`."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and is_panic(error):
+            raise PanicError(f"{self._name} panicked ({shown_error(error)})") from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether native code panicked; each library has a class of its own for that, all of one name."""
+    return any((kind.__module__, kind.__name__) == ("pyo3_runtime", "PanicException") for kind in type(error).__mro__)
+
+
+def shown_error(error: BaseException) -> str:
+    """Return the error's type and message, short, in ASCII, even if its ``str()`` fails."""
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text.encode("ascii", "backslashreplace").decode()[:_SHOWN_CHARACTERS]
+
 
 log = logging.getLogger(__name__)
 
