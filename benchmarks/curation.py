@@ -32,8 +32,7 @@ from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline
 from tokenmill.app.milling.steps.protocol import Step
 from tokenmill.app.milling.tokenizers import TokenizerFile, dtype_for
-from tokenmill.documents import Document, Limits
-from tokenmill.records import Record
+from tokenmill.documents import Document, Limits, Record
 
 DIRECTORY: Final = Path(".tokenmill/curation")
 PEER: Final = Path(".venv/peers/curation")

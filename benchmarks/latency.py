@@ -27,7 +27,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.supervisor import Supervisor
 from tokenmill.app.tasks import beside
-from tokenmill.records import FLUSH_HEADER
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.store import open_partition
 
 DIRECTORY: Final = Path(".tokenmill/latency")

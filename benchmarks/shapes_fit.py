@@ -20,7 +20,7 @@ from tests.vocabularies import gpt2
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.tokenizers import TokenizerFile
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
 

@@ -20,7 +20,7 @@ TABLE: Final = (
     ("app/mill/publisher.py", "publish"),
     ("app/segments/following.py", "append"),
     ("app/segments/token_partition.py", "append"),
-    ("tokenmill/canonical.py", "decode"),
+    ("tokenmill/recipe.py:canonical_json", "decode"),
     ("app/milling/columns.py", "decode"),
     ("app/milling/decoding/", "decode"),
     ("tokenmill/documents.py", "decode"),

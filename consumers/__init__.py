@@ -28,7 +28,7 @@ a caller that asks for `Batches` is told what to install.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from tokenmill.extras import missing_extra
+from tokenmill.errors import missing_extra
 from tokenmill.samples.tracing import Source
 
 from .documents import Documents, StoredDocument

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import xxhash
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import InputError
+from tokenmill.recipe import canonical_json
 from tokenmill.samples.mixing import Course, Point, Schedule
 from tokenmill.samples.sequence import Numbers, Position, Ranks, SequenceId, StepRange
 from tokenmill.samples.trainable import TrainableSamples, UsedContent

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import InputError
-from tokenmill.extras import missing_extra
+from tokenmill.errors import InputError, missing_extra
 from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import StorePath
 

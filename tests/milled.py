@@ -15,8 +15,8 @@ from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.reference import ReferenceBlock
 from tokenmill.app.settings import Settings
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.errors import StoreError
-from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import open_eras
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

@@ -18,10 +18,10 @@ from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import Recipe
-from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
 from tokenmill.wire.genesis import Genesis
 

@@ -34,8 +34,8 @@ from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, counted
 from tokenmill.app.worker.ending import RESUME_CODE
+from tokenmill.documents import Record
 from tokenmill.errors import BrokerError, StoreError
-from tokenmill.records import Record
 from tokenmill.store import open_partition
 
 from .forked import Forked

@@ -9,9 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
-from tokenmill.documents import Document
+from tokenmill.documents import FLUSH_HEADER, Document, Record
 from tokenmill.recipe import Recipe
-from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.pieces import Piece
 from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals

@@ -53,9 +53,9 @@ def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
 
 
 def test_every_module_of_the_core_is_there_for_readers(pure: set[str]) -> None:
-    """What the service alone needs stands in `app`; `documents` is what functions of the user's own are given."""
+    """What the service alone needs stands in `app`."""
     core = {name for name in pure if name.partition(".")[0] == "tokenmill"}
-    assert core - _loaded("tokenmill.consumers") == {"tokenmill.documents"}
+    assert core - _loaded("tokenmill.consumers") == set()
 
 
 @pytest.mark.parametrize(("package", "most"), [("tokenmill.store", 45), ("tokenmill.consumers", 75)])

@@ -12,7 +12,7 @@ from tests.mills import RECIPE, Source, assert_follow, make_source, tiny_bpe
 from tests.strategies import json_bytes, json_values, nasty_bytes
 from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.milling.outcomes import NO_TOKENS, Outcome
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.totals import Totals
 
 NEIGHBOURS = ("the one before", "the one after")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_objects, json_values
-from tokenmill.canonical import canonical_json
+from tokenmill.recipe import canonical_json
 
 
 @given(json_values)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import tokenmill
-from tokenmill.errors import InputError
-from tokenmill.extras import EXTRA_OF, how_to_install, missing_extra
+from tokenmill.errors import EXTRA_OF, InputError, how_to_install, missing_extra
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

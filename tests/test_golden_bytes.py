@@ -23,9 +23,9 @@ from tokenmill.app.mill.publisher import letter_of
 from tokenmill.app.milling.outcomes import Outcome
 from tokenmill.app.milling.recipe_stages import complete, open_stages
 from tokenmill.app.milling.steps.pipeline import read_pipeline
+from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import Recipe
-from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import Message, encode_header

@@ -10,7 +10,7 @@ import numpy as np
 from tests.conftest import TopicFactory
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.records import FLUSH_HEADER
+from tokenmill.documents import FLUSH_HEADER
 
 
 class Article(faust.Record, serializer="json"):

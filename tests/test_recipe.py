@@ -10,9 +10,8 @@ from hypothesis import given
 
 from tests.mills import RECIPE
 from tests.strategies import sources
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError
-from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe
+from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe, canonical_json
 
 OTHERS: dict[str, list[Any]] = {
     "allow_flush": [False],

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.mills import RECIPE
 from tests.strategies import sources
-from tokenmill.recipe import Recipe
-from tokenmill.recipe_differences import PLAIN, SETTINGS, differences, plain_differences, step_in_words
+from tokenmill.recipe import PLAIN, SETTINGS, Recipe, differences, plain_differences, step_in_words
 
 OTHER_TOKENIZER: dict[str, Any] = {
     "tokenizer_sha256": "abab…",

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.recipe import canonical_json
 from tokenmill.samples.trainable import read_state
 from tokenmill.store import PartitionWriter, Store, open_partition, read_stream
 from tokenmill.untrusted import MAX_JSON_DEPTH, open_regular, parse_json, read_regular, unzipped

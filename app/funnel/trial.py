@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, Record
 from tokenmill.packings import CONCAT
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
 from tokenmill.wire.totals import Totals
 
 from ..milling.columns import ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns

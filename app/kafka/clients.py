@@ -13,8 +13,8 @@ import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import BrokerError, MissingTopicError, MovedError, SettingsError, SourceError, TopicError
-from tokenmill.records import SourceRecord
 
 from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached, no_answer
 from ..settings import ConnectionSettings, Settings

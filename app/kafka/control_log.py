@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import xxhash
 
-from tokenmill.canonical import canonical_json
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError
-from tokenmill.records import SourceRecord
+from tokenmill.recipe import canonical_json
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, parse_json, unzipped
 from tokenmill.wire.chain import HASH_BYTES
 from tokenmill.wire.genesis import GENESIS_KEY, MAX_PARTITIONS, Genesis

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from tokenmill.records import SourceRecord
+from tokenmill.documents import SourceRecord
 
 PREFIX: Final = "tokenmill.dead-letter."
 NOTE: Final = f"{PREFIX}resent"

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
-from tokenmill.errors import SettingsError
-from tokenmill.extras import missing_extra
+from tokenmill.errors import SettingsError, missing_extra
 
 from ..milling.foreign_code import import_own
 from ..settings import ConnectionSettings

@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import structlog
 
-from tokenmill.errors import RegistryError, SettingsError
-from tokenmill.extras import missing_extra
+from tokenmill.errors import RegistryError, SettingsError, missing_extra
 from tokenmill.redaction import redacted
 
 from ..milling.decoding import FORMATS, RegisteredSchema

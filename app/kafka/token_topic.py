@@ -7,10 +7,10 @@ from typing import Final
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, MovedError, StrayError
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail, place_below
-from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 

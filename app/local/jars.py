@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from tokenmill.errors import BrokerError
-from tokenmill.extras import how_to_install
+from tokenmill.errors import BrokerError, how_to_install
 
 LOCK = "broker.lock.toml"
 

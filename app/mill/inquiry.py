@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import SequencerError, SourceError
 from tokenmill.reading.continuing import ADVICE
-from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import Send, ask_repeatedly

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import RegistryError
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 
 from ..kafka.clients import Send
 from ..kafka.control_topic import Settled, draft_recipe

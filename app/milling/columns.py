@@ -14,9 +14,8 @@ from typing import Final, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, SourceRecord
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 
 from .decoding import Decoder, FunctionDecoder, one_by_one

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, SourceRecord, is_flush
 from tokenmill.errors import RecordError
-from tokenmill.records import SourceRecord, is_flush
 
 from .decoding import Decoder
 from .splits import SplitRule

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.packings import SEPARATE, packing_of
-from tokenmill.recipe import Recipe
-from tokenmill.recipe_differences import differences
+from tokenmill.recipe import Recipe, differences
 
 from . import tokenizers
 from .curation.choosing import faster_steps

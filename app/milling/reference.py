@@ -15,11 +15,10 @@ from zlib import crc32
 
 import xxhash
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, SourceRecord
 from tokenmill.packings import Fit, packing_of
 from tokenmill.reading.continuing import ResumePoint
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 

@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Gap, Taken
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory
 from tokenmill.wire.message import Message

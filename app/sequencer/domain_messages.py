@@ -15,8 +15,8 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DifferenceError, SettingsError
+from tokenmill.recipe import canonical_json
 
 from ..milling.duplicates.signatures import PLACE, Deduplication, Hashes, deduplication_of
 from ..milling.duplicates.verdicts import REASONS

@@ -12,8 +12,8 @@ import structlog
 import xxhash
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, SourceError
-from tokenmill.records import SourceRecord
 
 from ..kafka.clients import consumer, offsets, read_partition, read_range
 from ..kafka.cluster import partitions_of

@@ -18,8 +18,8 @@ from typing import Any, Final
 import structlog
 from faust.types import TP
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DifferenceError, SourceError
-from tokenmill.records import SourceRecord
 
 from ..kafka.clients import Send, consumer
 from ..kafka.fetched_batches import FetchedBatch, unpacked

@@ -7,8 +7,8 @@ from functools import partial
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import DamagedError, DifferenceError, MovedError
-from tokenmill.records import SourceRecord, index_at
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import offsets, read_batches, read_range

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from tokenmill.documents import Limits
-from tokenmill.errors import SettingsError
+from tokenmill.errors import SettingsError, nearest
 from tokenmill.packings import CONCAT, PackingParameters, packing_parameters
-from tokenmill.spelling import nearest
 
 from ..milling.duplicates.signatures import canonical_dedup, recipe_dedup
 from ..milling.splits import SplitRule, division

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
-from tokenmill.errors import InputError
-from tokenmill.extras import how_to_install
+from tokenmill.errors import InputError, how_to_install
 
 MEMORY_BYTES: Final = 256 << 20
 """Memory that a file may demand by default: `xz -9` takes 65 MiB, `zstd -19` 8 MiB, `zstd --long=28` all of it."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import TokenMillError
-from tokenmill.records import SourceRecord
 from tokenmill.wire.totals import Totals
 
 from ..milling.partition_mill import ChainMill

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import tokenmill
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
+from tokenmill.recipe import canonical_json
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
 from tokenmill.store.sealing import Manifest, sealed_segments

@@ -2,9 +2,9 @@
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import InputError, MovedError
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled, lists_of, require_topic, tokenizer_of

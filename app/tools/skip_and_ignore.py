@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DifferenceError, InputError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.continuing import LONGEST_TAIL
-from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 

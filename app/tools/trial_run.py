@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from tokenmill.errors import SettingsError
-from tokenmill.spelling import nearest
+from tokenmill.errors import SettingsError, nearest
 
 from ..funnel.trial import Trial
 from ..mill.recipes import RawTopicPlan, plan_topic

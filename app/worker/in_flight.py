@@ -24,7 +24,7 @@ from typing import IO, Any, Final, NamedTuple, TypeVar
 from aiokafka import TopicPartition
 
 from tokenmill import errors
-from tokenmill.records import SourceRecord
+from tokenmill.documents import SourceRecord
 
 from ..kafka.fetched_batches import FetchedBatch, PackedBatch
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS
 from tokenmill.app.milling.steps.pipeline import MAX_STEPS, PROFILES, STEPS, toml_value
 from tokenmill.parameters import MAX_LIST_BYTES, parameters_of
-from tokenmill.recipe_differences import step_in_words
+from tokenmill.recipe import step_in_words
 
 PAGE: Final = """\
 # Steps: filters and transforms of documents

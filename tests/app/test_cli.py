@@ -22,7 +22,7 @@ from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.app.sources.items import Item
 from tokenmill.app.sources.reading_order import ShuffleBuffer
-from tokenmill.records import FLUSH_HEADER
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.store import Store
 
 Cli = Callable[..., Told]

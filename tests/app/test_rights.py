@@ -27,8 +27,8 @@ from tests.service import Raw, Service, in_own_loop, raw_records, send, service_
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
 from tokenmill.app.tools.verify import verify
+from tokenmill.documents import is_flush
 from tokenmill.errors import SettingsError, TopicError
-from tokenmill.records import is_flush
 
 SECONDS: Final = 15.0
 REFUSALS: Final = {

@@ -11,9 +11,9 @@ import numpy as np
 from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.canonical import canonical_json
 from tokenmill.packings import SEPARATE
 from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import canonical_json
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.genesis import Genesis

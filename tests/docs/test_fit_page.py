@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.mills import RECIPE, flush, make_source, text, write
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.message import encode_header
 
 SIZE, MOST_OPEN, AGE, PADDING = 16, 3, 12, 0

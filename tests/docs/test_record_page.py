@@ -31,9 +31,8 @@ from tokenmill.app.milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE
 from tokenmill.app.milling.steps.basic import TOO_SHORT as TOO_FEW_CHARS
 from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED, TokenizerFile, open_engine
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
-from tokenmill.documents import document_meta
+from tokenmill.documents import Record, document_meta
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record_to_tokens.md").read_text()
 

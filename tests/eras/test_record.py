@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.eras.histories import FINGERPRINT, chains, next_era
-from tokenmill.canonical import canonical_json
 from tokenmill.eras import Era, first_hash
+from tokenmill.recipe import canonical_json
 
 
 @given(chains())

@@ -13,8 +13,8 @@ from tests.service import Raw, in_own_loop, send
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.topics import partition_count
 from tokenmill.app.settings import Settings
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.errors import BrokerError
-from tokenmill.records import FLUSH_HEADER
 
 BURST_SECONDS: Final = 0.05
 UNDECODABLE: Final = b"\xff\xfe no text"

@@ -14,7 +14,7 @@ from typing import Final, cast
 from tests.mills import RECIPE, Source
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.tokenizers import EngineName, load_tokenizer
-from tokenmill.records import Record
+from tokenmill.documents import Record
 
 UNITS: Final = {
     "white space": " ",

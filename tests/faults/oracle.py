@@ -21,7 +21,7 @@ from tokenmill.app.milling.recipe_stages import reopen_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.store import open_partition
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message

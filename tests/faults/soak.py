@@ -39,8 +39,8 @@ from tokenmill.app.milling.recipe_stages import reopen_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import REFERENCE, load_tokenizer
 from tokenmill.app.settings import Settings, Stream
+from tokenmill.documents import Record
 from tokenmill.errors import StoreError
-from tokenmill.records import Record
 from tokenmill.store import PartitionReader, open_partition
 
 DOCUMENTS: Final = 3000

@@ -25,9 +25,9 @@ from tests.store.chains import (
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair.repairing import examine, repair_partition
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import canonical_json
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import MAGIC
 from tokenmill.store.store import read_start

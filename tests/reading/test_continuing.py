@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history, runs
 from tests.mills import PARTITION, Source, assert_follow, make_source, text, write
 from tests.strategies import feed_sizes, record_lists, sources
+from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, FingerprintError
 from tokenmill.reading import acceptance
 from tokenmill.reading.acceptance import Acceptor
 from tokenmill.reading.continuing import Run, resume_point
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message, decode_message, encode_header
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from tests.simulation.logs import Log, step
 from tokenmill.app.milling.outcomes import Outcome
+from tokenmill.documents import Record
 from tokenmill.errors import MovedError
-from tokenmill.records import Record
 from tokenmill.wire.message import Message, decode_message, encode_header
 
 

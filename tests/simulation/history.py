@@ -18,10 +18,10 @@ from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules, reaches
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.reference import ReferenceBlock
+from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, GapError, SourceError
 from tokenmill.reading import continuing
 from tokenmill.reading.continuing import Tail, resume_point
-from tokenmill.records import Record
 from tokenmill.wire.chain import NO_RECORD, Cursor, genesis_hash
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import split_references

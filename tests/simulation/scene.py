@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tests.mills import PARTITION, RECIPE, Source, make_source
+from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.recipe import Recipe
-from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.genesis import Genesis
 
 SPLITS = {1: (("train", 1),), 2: (("train", 1), ("validation", 1))}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenmill.canonical import canonical_json
 from tokenmill.reading.acceptance import Blocks
+from tokenmill.recipe import canonical_json
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.wire.chain import genesis_hash, roll

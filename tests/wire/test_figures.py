@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from tests.strategies import figures
-from tokenmill.canonical import canonical_json
+from tokenmill.recipe import canonical_json
 from tokenmill.wire.totals import Amount, Figures, StepFigures
 
 

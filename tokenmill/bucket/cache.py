@@ -37,9 +37,9 @@ from tokenmill.bucket.fetching import (
     tokenizer_of,
 )
 from tokenmill.bucket.objects import Bucket, address_of
-from tokenmill.canonical import canonical_json
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError
+from tokenmill.recipe import canonical_json
 from tokenmill.store import EraReader, EraWriter, Start, Store, StreamInfo, layout, partitions_in, read_stream
 from tokenmill.store.store import write_start
 from tokenmill.untrusted import FETCHERS, read_json_file

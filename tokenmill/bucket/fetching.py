@@ -18,11 +18,10 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.bucket.objects import Bucket, Data, in_lanes
-from tokenmill.canonical import canonical_json
 from tokenmill.eras import Era, EraLog
 from tokenmill.errors import BucketError, DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.recipe import RAW_BYTES_SHA256
+from tokenmill.recipe import RAW_BYTES_SHA256, canonical_json
 from tokenmill.store import StreamInfo
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE
 from tokenmill.store.sealing import BLOCK_ROW, Manifest, Rows, chain_after, scan

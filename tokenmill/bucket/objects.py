@@ -17,9 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from tokenmill.canonical import canonical_json
-from tokenmill.errors import BucketError, InputError
-from tokenmill.extras import how_to_install
+from tokenmill.errors import BucketError, InputError, how_to_install
+from tokenmill.recipe import canonical_json
 from tokenmill.store.layout import BUCKET_FILE, STORE_FILE, sync_way_to
 from tokenmill.untrusted import regular_file
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import GapError, MovedError, SourceError
 from tokenmill.reading.acceptance import Acceptor, Gap, Taken
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import NO_RECORD, Cursor, genesis_hash, record_crc
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message

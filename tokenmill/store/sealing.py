@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
+from tokenmill.recipe import canonical_json
 from tokenmill.store import layout
 from tokenmill.store.store import StreamInfo, read_start
 from tokenmill.untrusted import MAX_JSON_BYTES, open_regular, parse_json, read_regular, regular_file

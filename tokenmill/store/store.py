@@ -22,10 +22,8 @@ from typing import Any, Final, Self
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError, TokenMillError
-from tokenmill.recipe import RAW_BYTES_SHA256
-from tokenmill.recipe_differences import differences
+from tokenmill.recipe import RAW_BYTES_SHA256, canonical_json, differences
 from tokenmill.store import layout
 from tokenmill.store.layout import StorePath
 from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Recipe, canonical_json
 
 GENESIS_KEY: Final = b"genesis"
 MAX_PARTITIONS: Final = 65_536

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
-from tokenmill.canonical import canonical_json
+from tokenmill.recipe import canonical_json
 from tokenmill.untrusted import parse_json
 
 LENGTHS = 64

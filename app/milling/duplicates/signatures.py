@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import SettingsError
 from tokenmill.parameters import canonical_choice, checked_values
-from tokenmill.records import SourceRecord, index_at
 
 VERSION: Final = 1
 """Of the arithmetic in docs/format.md, which is in the recipe: a rule that changes gets the next one."""

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import SourceError
 from tokenmill.reading.continuing import ADVICE, ResumePoint
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import record_crc
 from tokenmill.wire.pieces import Piece, encode_entry, split_references
 

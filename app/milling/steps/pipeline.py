@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Any, Final, NamedTuple, Protocol, get_args, runtime_checkable
 
 from tokenmill.documents import Limits
-from tokenmill.errors import SettingsError
+from tokenmill.errors import SettingsError, nearest
 from tokenmill.parameters import (
     DIGEST_PREFIX,
     ListFile,
@@ -19,7 +19,6 @@ from tokenmill.parameters import (
     plain,
     read_list_file,
 )
-from tokenmill.spelling import nearest
 
 from .basic import LengthStep, SampleStep
 from .c4_paragraph import C4Paragraph

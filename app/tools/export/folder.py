@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 import xxhash
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DiskError, InputError
+from tokenmill.recipe import canonical_json
 from tokenmill.store.layout import TEMPORARY, PartitionLock, put_file, sync_directory, sync_way_to
 from tokenmill.untrusted import read_json_file
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, SourceRecord
 from tokenmill.errors import InputError, TopicError
-from tokenmill.records import SourceRecord
 
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import Settled, require_topic, settled_streams

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill import errors
+from tokenmill.documents import SourceRecord
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer, streams_in
 from tokenmill.store.layout import is_packed
 from tokenmill.wire.genesis import Genesis

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeV
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.documents import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.errors import TokenMillError
-from tokenmill.records import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.wire.genesis import Genesis
 
 from ...milling.duplicates.signatures import Deduplication, Hashes, deduplication_of, sign_records

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError
+from tokenmill.recipe import canonical_json
 from tokenmill.store.layout import PACK_DIRECTORY, blaming, put_file, sync_way_to, unreadable
 from tokenmill.untrusted import read_json_file
 from tokenmill.wire.message import Message, decode_message, encode_header

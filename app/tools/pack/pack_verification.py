@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tokenmill.documents import SourceRecord
 from tokenmill.eras import EraLog
 from tokenmill.errors import InputError, StoreError, TokenMillError
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo, open_eras, open_partition, read_stream
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.wire.genesis import Genesis

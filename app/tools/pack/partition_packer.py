@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from tokenmill.documents import SourceRecord
 from tokenmill.eras import Era, EraLog, close_era
 from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.reading.continuing import Extent, ResumePoint, genesis_point, resume_point
-from tokenmill.records import SourceRecord
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_partition
 from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
 from tokenmill.store.sealing import UNKNOWN

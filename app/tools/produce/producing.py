@@ -18,9 +18,8 @@ import xxhash
 from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
-from tokenmill.documents import MAX_TEXT_BYTES
+from tokenmill.documents import FLUSH_HEADER, MAX_TEXT_BYTES
 from tokenmill.errors import BrokerError, InputError, SettingsError, SourceError, TopicError
-from tokenmill.records import FLUSH_HEADER
 
 from ...kafka.clients import producer, retry, sending_to
 from ...kafka.control_topic import settled_streams

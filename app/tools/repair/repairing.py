@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError
 from tokenmill.reading.continuing import Extent
+from tokenmill.recipe import canonical_json
 from tokenmill.store import layout, sealing
 from tokenmill.store.eras import EraReader
 from tokenmill.store.layout import SegmentPaths, damaged, sync_directory

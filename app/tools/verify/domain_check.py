@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from aiokafka import AIOKafkaConsumer
 
+from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import DifferenceError
-from tokenmill.records import SourceRecord, index_at
 
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import require_topic

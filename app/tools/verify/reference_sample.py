@@ -10,9 +10,9 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final, cast
 
+from tokenmill.documents import SourceRecord
 from tokenmill.reading.continuing import ResumePoint, resume_point
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.wire.message import Message
 
 from ...milling.outcomes import Kind, Stages

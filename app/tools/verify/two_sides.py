@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
+from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, StoreError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
 from tokenmill.store import StreamInfo
 from tokenmill.store.layout import SegmentPaths, damaged, partition_directory
 from tokenmill.store.maps import read_part

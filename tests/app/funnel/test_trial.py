@@ -22,8 +22,7 @@ from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.steps import Step
 from tokenmill.app.milling.tokenizers import RAW_BYTES, EngineName, TokenizerFile
-from tokenmill.documents import Document
-from tokenmill.records import Record
+from tokenmill.documents import Document, Record
 from tokenmill.wire.totals import Amount, Totals
 
 value_lists = st.lists(values, max_size=30)

@@ -22,9 +22,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.telemetry import worker_metrics as metrics
+from tokenmill.documents import Record
 from tokenmill.eras import ERA_KEY, Era, EraFollower
 from tokenmill.errors import FingerprintError, MovedError
-from tokenmill.records import Record
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 
 TOPIC = "control.raw-text.train"

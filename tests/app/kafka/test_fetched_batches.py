@@ -29,7 +29,7 @@ from tokenmill.app.kafka.fetched_batches import (
     unpacked,
 )
 from tokenmill.app.settings import Settings
-from tokenmill.records import SourceRecord
+from tokenmill.documents import SourceRecord
 
 PARTITION = TopicPartition("raw", 3)
 END = 1 << 62

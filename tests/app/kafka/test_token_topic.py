@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
 from tokenmill.app.kafka.control_log import ControlLog, IgnoreList, ignore_record, record_hash
 from tokenmill.app.kafka.token_topic import REFUSALS, message_of, offered, readable
+from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, StrayError, TokenMillError
 from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.records import Record
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 LENGTH = 12

@@ -32,9 +32,9 @@ from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsInFlight, nameless_file
+from tokenmill.documents import Record
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail, genesis_point
-from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor, genesis_hash
 from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, decode_message

@@ -28,8 +28,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.tracing import trace_block
 from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
 from tokenmill.app.tools.verify.verification import verify
+from tokenmill.documents import Record
 from tokenmill.errors import InputError, RegistryError
-from tokenmill.records import Record
 
 TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
 NEWER: Any = {

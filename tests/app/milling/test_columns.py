@@ -25,9 +25,8 @@ from tokenmill.app.milling.steps import Rejected, Step
 from tokenmill.app.milling.steps.basic import CustomStep, MinChars, NotEmpty
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
-from tokenmill.documents import Document, Limits
+from tokenmill.documents import Document, Limits, Record
 from tokenmill.errors import RecordError
-from tokenmill.records import Record
 from tokenmill.wire.totals import Amount, Figures, Totals
 
 

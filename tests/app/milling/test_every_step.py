@@ -18,7 +18,7 @@ from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.steps.pipeline import STEPS, read_pipeline
 from tokenmill.app.milling.tokenizers import REFERENCE
-from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.documents import FLUSH_HEADER, Record
 
 for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
     pytest.importorskip(library)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.mills import RECIPE, Source, chain_outcomes, flush, make_source, named, text, tombstone
 from tests.strategies import record_lists, sources
 from tokenmill.app.milling.outcomes import SKIPPED, Kind
-from tokenmill.documents import Document
-from tokenmill.records import FLUSH_HEADER, Record, is_flush
+from tokenmill.documents import FLUSH_HEADER, Document, Record, is_flush
 from tokenmill.wire.totals import Totals
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)), min_chars=2)

@@ -40,10 +40,10 @@ from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
 from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.documents import Record
 from tokenmill.errors import PanicError, RecordError, SettingsError, SourceError
 from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
 from tokenmill.wire.chain import Cursor, genesis_hash, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message, decode_message, encode_header
 from tokenmill.wire.pieces import PADDING, decode_entry, split_references

@@ -15,10 +15,8 @@ from tokenmill.app.milling.recipe_stages import DocumentFrame, complete, documen
 from tokenmill.app.milling.steps.pipeline import read_pipeline
 from tokenmill.app.milling.tokenizers import TokenizerFile, open_engine, probe
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError, SettingsError
-from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
-from tokenmill.recipe_differences import plain_differences
+from tokenmill.recipe import RAW_BYTES_SHA256, Recipe, canonical_json, plain_differences
 
 PLAIN = TokenizerFile("plain", words())
 BEGUN = TokenizerFile("begun", words(post_processor=AROUND))

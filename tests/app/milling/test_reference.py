@@ -13,8 +13,8 @@ from xxhash import xxh3_128_digest
 from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, named, text, tiny_bpe, tombstone, write
 from tests.strategies import feed_sizes, record_lists, sources, sources_in
 from tokenmill.app.milling.reference import Reference
+from tokenmill.documents import Record, is_flush
 from tokenmill.reading.continuing import resume_point
-from tokenmill.records import Record, is_flush
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import Totals
 

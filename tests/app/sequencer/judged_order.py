@@ -17,7 +17,7 @@ from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.sequencer.domain_messages import SignedRange, Source, deduplication_in, domain_fingerprint
 from tokenmill.app.settings import Domain, Settings
-from tokenmill.records import SourceRecord
+from tokenmill.documents import SourceRecord
 from tokenmill.store import open_partition
 
 WORDS: Final = ("river", "stone", "light", "paper", "winter", "engine", "garden", "copper")

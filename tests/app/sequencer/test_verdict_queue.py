@@ -6,7 +6,7 @@ from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.sequencer.domain_messages import NO_CHAIN, JudgedRange, Remembered
 from tokenmill.app.sequencer.verdict_log import VerdictQueue
 from tokenmill.app.settings import Domain
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.chain import record_crc
 
 RECORDS = [Record(offset, 0, None, b"text %d" % offset) for offset in range(12) if offset != 7]

@@ -27,7 +27,7 @@ from tokenmill.app.telemetry.measuring import (
     measure,
 )
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.chain import Cursor
 
 

@@ -13,9 +13,8 @@ from tests.strategies import nasty_bytes
 from tokenmill.app.milling.columns import OutcomeColumns, RecordColumns
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.recipe_stages import complete, reopen_stages
-from tokenmill.documents import Document
+from tokenmill.documents import Document, Record
 from tokenmill.errors import FingerprintError, RecordError, SettingsError
-from tokenmill.records import Record
 
 HERE = user_decoders.__name__
 

@@ -15,11 +15,11 @@ from tests.strategies import feed_sizes, message_bytes, packings, record_lists, 
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import complete, reopen_stages
 from tokenmill.app.milling.tokenizers import TokenizerFile
+from tokenmill.documents import Record
 from tokenmill.errors import SettingsError
 from tokenmill.packings import SEPARATE
 from tokenmill.reading.continuing import resume_point
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
 from tokenmill.wire.pieces import decode_entry
 
 separate_sources = sources_in(packings.filter(lambda packing: packing["packing"] in SEPARATE))

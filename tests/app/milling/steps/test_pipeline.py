@@ -27,10 +27,10 @@ from tokenmill.app.milling.steps.pipeline import (
     toml_value,
 )
 from tokenmill.app.milling.steps.protocol import Step
-from tokenmill.canonical import canonical_json
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 from tokenmill.parameters import parameters_of
+from tokenmill.recipe import canonical_json
 
 NEEDED: Final[dict[str, dict[str, Any]]] = {
     "url": {"metadata_fields": ("url",), "banned_subwords": ["bad"]},

@@ -14,8 +14,8 @@ from tests.app.tools.pack.packing import pack_into, rows, small_settings
 from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary
-from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
+from tokenmill.recipe import canonical_json
 from tokenmill.store import Store, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import STREAM_FILE, SegmentPaths, is_packed, partition_directory, repair_advice
 from tokenmill.wire.genesis import Genesis

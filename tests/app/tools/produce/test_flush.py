@@ -13,8 +13,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
+from tokenmill.documents import is_flush
 from tokenmill.errors import SettingsError
-from tokenmill.records import is_flush
 
 
 def settled_with(settings: Settings, *, allow_flush: bool, suffix: str = "") -> None:

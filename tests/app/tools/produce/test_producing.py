@@ -31,8 +31,8 @@ from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce.producing import RunPlan, flush, partition_of, produce
 from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.app.tools.produce.summary import dry_run, require_leaders
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
-from tokenmill.records import FLUSH_HEADER
 
 
 def sources_of(settings: Settings, *paths: Path) -> list[DocumentSource]:

@@ -15,8 +15,8 @@ from tokenmill.app.tools.verify.era_check import EraEndsFiles
 from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import ChainResult
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.eras import Era, EraRange
-from tokenmill.records import FLUSH_HEADER
 from tokenmill.wire.chain import Cursor, roll
 from tokenmill.wire.message import Message
 

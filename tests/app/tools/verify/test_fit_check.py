@@ -11,8 +11,8 @@ from tests.app.tools.verify.memory_stream import MemoryVerification, Verificatio
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
+from tokenmill.documents import FLUSH_HEADER
 from tokenmill.reading.continuing import genesis_point
-from tokenmill.records import FLUSH_HEADER
 from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.samples.tracing import Tracer
 from tokenmill.wire.chain import genesis_hash

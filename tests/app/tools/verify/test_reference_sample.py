@@ -22,7 +22,7 @@ from tokenmill.app.tools.verify.reference_sample import (
     Sampler,
 )
 from tokenmill.app.tools.verify.verify_bounds import ChainMarks
-from tokenmill.records import Record
+from tokenmill.documents import Record
 from tokenmill.wire.message import Message
 
 Change = Callable[[Sequence[Message]], Sequence[Message]]

@@ -29,7 +29,7 @@ from tokenmill.app.sequencer.domain_messages import (
 )
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.verify import VerifyResult, verify
-from tokenmill.records import SourceRecord
+from tokenmill.documents import SourceRecord
 from tokenmill.wire.chain import record_crc
 
 
