@@ -32,34 +32,27 @@ from tokenmill.errors import missing_extra
 from tokenmill.samples.tracing import Source
 
 from .documents import Documents, StoredDocument
-from .metrics import Behind, Metrics
 from .samplers import BucketSampler, EraSampler, StratifiedSampler
+from .waiting import Behind, Metrics
 from .windows import Windows
 
 if TYPE_CHECKING:
     from .batch import XY, Batch, BatchDocuments, ContextPart, ModelInputs
     from .batches import Batches
-    from .dataset import EraDataset
-    from .loading import MixtureDataset, StepDataset
+    from .loading import EraDataset, MixtureDataset, StepDataset
     from .mixture import Mixture
     from .mixture_state import StreamShare
     from .padded import PaddedBatch, PaddedBatches
 
-_WITH_TORCH: Final = {
-    "XY": "batch",
-    "Batch": "batch",
-    "Batches": "batches",
-    "BatchDocuments": "batch",
-    "ContextPart": "batch",
-    "EraDataset": "dataset",
-    "Mixture": "mixture",
-    "MixtureDataset": "loading",
-    "ModelInputs": "batch",
-    "PaddedBatch": "padded",
-    "PaddedBatches": "padded",
-    "StepDataset": "loading",
-    "StreamShare": "mixture_state",
+_MODULES: Final = {
+    "batch": ("XY", "Batch", "BatchDocuments", "ContextPart", "ModelInputs"),
+    "batches": ("Batches",),
+    "loading": ("EraDataset", "MixtureDataset", "StepDataset"),
+    "mixture": ("Mixture",),
+    "mixture_state": ("StreamShare",),
+    "padded": ("PaddedBatch", "PaddedBatches"),
 }
+_WITH_TORCH: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

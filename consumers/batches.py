@@ -18,13 +18,11 @@ from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
 from .batch import Batch, Leg
-from .metrics import Behind
 from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, Found, Phases, Stagings, StepLoop
-from .text import StoredTokenizer
 from .transfer import device_of
-from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
+from .waiting import Awaited, Behind, ReachableStream, StoredTokenizer, StoreWait, awaited_era
 
 
 class Batches(StepLoop):

@@ -16,8 +16,7 @@ from tokenmill.store.layout import StorePath, partition_directory
 from tokenmill.store.segment import Tokens
 
 from . import arguments
-from .text import HasTokenizer, StoredTokenizer
-from .waiting import ReachableStream, freeze_eras, open_trainable
+from .waiting import HasTokenizer, ReachableStream, StoredTokenizer, freeze_eras, open_trainable
 
 _NONE: Final = -1
 _LABELS_AT_ONCE: Final = 1 << 16

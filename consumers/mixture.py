@@ -12,11 +12,10 @@ from tokenmill.samples.sequence import Position
 from . import arguments, mixture_state
 from .batch import Batch
 from .batches import Batches
-from .metrics import Behind
 from .mixture_state import MixedReader, MixturePlace, StreamShare
 from .step_loop import Found, StepLoop
 from .transfer import End
-from .waiting import Awaited, ReachableStream
+from .waiting import Awaited, Behind, ReachableStream
 
 
 class Mixture(StepLoop):

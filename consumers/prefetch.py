@@ -53,7 +53,6 @@ class PartsAhead:
     """Parts of files that are read in order, by any number of threads."""
 
     def __init__(self, parts: Iterable[FileRange]) -> None:
-        """Name the parts."""
         self.done = Event()
         """Set once all are in memory, but for what cannot be read: the loop meets that fault, and reports it."""
         self.is_left = False
@@ -82,7 +81,6 @@ class RowsAhead:
     """Samples that are read one by one."""
 
     def __init__(self, samples: Samples, parts: Iterable[FileRange]) -> None:
-        """Name the parts of files that hold the samples."""
         self.samples = samples
         self.done = Event()
         self._parts = parts

@@ -24,11 +24,9 @@ from tokenmill.store.layout import Closing
 from . import arguments
 from .arguments import DataRank, ranks_of, schedule_of, shown, whole
 from .batch import Batch
-from .metrics import Behind, Metrics
 from .sample_lookup import Chunk, DamagedRowError, Rows
-from .text import HasTokenizer
 from .transfer import CopyThread, End, Staging, begin_ahead, next_usable, open_staging
-from .waiting import Awaited, ReachableStream, StoreWait
+from .waiting import Awaited, Behind, HasTokenizer, Metrics, ReachableStream, StoreWait
 
 
 class Phase(NamedTuple):

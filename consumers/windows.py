@@ -11,8 +11,7 @@ from tokenmill.store import PartitionReader, open_partition, partitions_in, read
 from tokenmill.store.layout import StorePath
 
 from . import arguments
-from .text import HasTokenizer, StoredTokenizer
-from .waiting import ReachableStream
+from .waiting import HasTokenizer, ReachableStream, StoredTokenizer
 
 if TYPE_CHECKING:
     from .batch import XY

@@ -21,9 +21,8 @@ from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
-from tokenmill.wire.genesis import Genesis
 
 STREAM = "raw-text.train"
 DRAFT = replace(

@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tokenmill.app.local.jars import cache_directory, find_java
+from tokenmill.app.local.broker import cache_directory, find_java
 
 APICURIO: Final = ("io/apicurio/apicurio-registry-app/3.0.9", "apicurio-registry-app-3.0.9-all.tar.gz")
 APICURIO_SHA256: Final = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"

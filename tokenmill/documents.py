@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias
 
 import orjson
 
@@ -160,7 +160,7 @@ class Limits:
 
     def check_fields(self, fields: Mapping[str, Scalar]) -> None:
         """Raise `RecordError` (`FIELDS_TOO_LONG`) if the fields together are too long."""
-        length = len(_canonical(dict(fields))) if fields else 0
+        length = len(_canonical(dict(fields), fields)) if fields else 0
         if length > self.max_fields_bytes:
             limit = f"{self.max_fields_bytes} (max_fields_bytes)"
             raise RecordError(FIELDS_TOO_LONG, f"the carried fields take {length} bytes, over {limit}")
@@ -176,15 +176,10 @@ def document_meta(document: Document, carried: Sequence[str]) -> bytes:
         meta["id"] = document.id
     if not meta:
         return b""
+    return _canonical(meta, fields) if fields else orjson.dumps(meta)
+
+
+def _canonical(value: dict[str, Any], fields: Mapping[str, Scalar]) -> bytes:
     # orjson writes what canonical_json writes, many times faster, except that its floats have changed with its versions
-    if not fields:
-        return orjson.dumps(meta)
-    return canonical_json(meta) if _has_float(fields) else orjson.dumps(meta, option=orjson.OPT_SORT_KEYS)
-
-
-def _canonical(fields: dict[str, Scalar]) -> bytes:
-    return canonical_json(fields) if _has_float(fields) else orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-
-
-def _has_float(fields: Mapping[str, Scalar]) -> bool:
-    return any(isinstance(value, float) for value in fields.values())
+    has_float = any(isinstance(one, float) for one in fields.values())
+    return canonical_json(value) if has_float else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

@@ -15,11 +15,11 @@ where nothing is new. So the last era alone says how the next one must continue.
 ``era``. The hash of an era is the xxh3_128 of these bytes, so its spelling is fixed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -98,7 +98,7 @@ class Era:
             era = cls(
                 number=found["era"],
                 before=bytes.fromhex(found["before"]),
-                ranges=tuple(_range(part) for part in found["ranges"]),
+                ranges=tuple(EraRange(*part[:2], *map(bytes.fromhex, part[2:])) for part in found["ranges"]),
                 closed=found["closed"],
                 end=found["end"],
             )
@@ -131,11 +131,6 @@ def why_no_era(value: bytes | None) -> str | None:
 def first_hash(fingerprint: bytes) -> bytes:
     """Return the hash before era 0 of a stream with this fingerprint (16 bytes)."""
     return xxhash.xxh3_128_digest(b"tokenmill eras 1" + fingerprint)
-
-
-def _range(part: Sequence[Any]) -> EraRange:
-    first, stop, before, after = part
-    return EraRange(first, stop, bytes.fromhex(before), bytes.fromhex(after))
 
 
 def _require_sound(era: Era) -> None:

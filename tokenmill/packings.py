@@ -46,7 +46,6 @@ class Fit(PackingParameters):
     behind, blocks of up to 131,072 tokens are as full as without a limit, and messages refer to 330 kB at most."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
         _require("open_blocks", self.open_blocks, 1, 1 << 16)
         _require("max_age_offsets", self.max_age_offsets, 1, _MOST)
 
@@ -88,7 +87,6 @@ class Chunks(PackingParameters):
     counted as ``too_short``; or it is padded."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
         _require("chunk_tokens", self.chunk_tokens, 1, _MOST)
 
     @property

@@ -1,6 +1,7 @@
-"""Everything that decides a stream's tokens, its fingerprint, and what differs between two recipes.
+"""What defines a stream: the recipe of its tokens with its fingerprint, and its genesis.
 
-Differences are said in the words of the settings that people write.
+A genesis is the first record of its kind on the control topic, and defines the stream for good. What differs between
+two recipes is said in the words of the settings that people write.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from tokenmill.errors import FingerprintError
+from tokenmill.errors import DamagedError, FingerprintError
 from tokenmill.packings import packing_in_words
 
 FORMAT: Final = 1
@@ -180,6 +181,74 @@ _SHOWN_DIGITS: Final = 12
 """Digits of a hash: enough to compare it with `sha256sum` by eye."""
 
 
+GENESIS_KEY: Final = b"genesis"
+MAX_PARTITIONS: Final = 65_536
+"""Most partitions of a stream: more than a topic of any cluster has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Genesis:
+    """The definition of a stream: its recipe, and where each partition's chain starts."""
+
+    stream: str
+    recipe: Recipe
+    starts: tuple[int, ...]
+    """The start offset of each raw partition; one added later starts at 0."""
+    segment_blocks: int
+    """Blocks in a segment, the same in every store, so that stores can be compared file by file."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library versions at genesis, for people; not part of the fingerprint."""
+
+    def start(self, partition: int) -> int:
+        """Return the offset at which the chain of ``partition`` starts."""
+        return self.starts[partition] if partition < len(self.starts) else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the genesis as JSON types."""
+        return {
+            "stream": self.stream,
+            "fingerprint": self.recipe.fingerprint.hex(),
+            "recipe": self.recipe.to_dict(),
+            "starts": list(self.starts),
+            "segment_blocks": self.segment_blocks,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the genesis of this mapping; raises DamagedError where the recipe does not hash to its fingerprint.
+
+        Also FingerprintError for another format version; ValueError, TypeError, LookupError where the values are none.
+        """
+        recipe = Recipe.from_dict(values["recipe"])
+        if recipe.fingerprint.hex() != values["fingerprint"]:
+            raise DamagedError(
+                f"the genesis of {values['stream']!r} says fingerprint {values['fingerprint']}, its recipe hashes to "
+                f"{recipe.fingerprint.hex()}: the control topic was changed by hand; use a new stream name"
+            )
+        genesis = cls(values["stream"], recipe, tuple(values["starts"]), values["segment_blocks"], values["versions"])
+        genesis._require_sound()
+        return genesis
+
+    def pack(self) -> bytes:
+        """Return the control record's value."""
+        return canonical_json(self.to_dict())
+
+    def _require_sound(self) -> None:
+        numbers: tuple[Any, ...] = (*self.starts, self.segment_blocks)
+        others: tuple[Any, ...] = (self.stream, self.versions)
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or not self.segment_blocks:
+            raise ValueError("a start offset, or the number of blocks in a segment, is no such number")
+        if len(self.starts) > MAX_PARTITIONS or not (isinstance(others[0], str) and isinstance(others[1], dict)):
+            raise ValueError("it has too many partitions, no name or no versions")
+        for one in fields(Recipe):
+            value = getattr(self.recipe, one.name)
+            if one.type in {int, str} and type(value) is not one.type:
+                raise ValueError(f"its recipe's {one.name} is {value!r}")
+        if self.recipe.block_tokens < 1 or self.recipe.dtype not in {"uint8", "uint16", "uint32"}:
+            raise ValueError("its blocks have no tokens, or tokens of no type")
+
+
 def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
     """Return differences that need no tokenizer, ``name: the stream has …, here …``; ``here`` may be a draft."""
     return [
@@ -200,7 +269,10 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
     if stream.normalized_length != here.normalized_length and not said & {"normalize", "max_text_bytes"} and same_file:
         limits = [one.normalized_length or "no limit" for one in (stream, here)]
         found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
-    mine, theirs = (_other_steps(one) for one in (stream, here))
+    mine, theirs = (
+        tuple(step for step in one.steps if step not in one.decoder and step.get("name") != "normalized_length")
+        for one in (stream, here)
+    )
     if mine != theirs and not said & {"normalize", "min_chars", "function", "steps"}:
         mine, theirs = (
             tuple(step for step in one if step not in other) for one, other in ((mine, theirs), (theirs, mine))
@@ -216,12 +288,6 @@ def step_in_words(entry: Mapping[str, Any]) -> str:
         f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in entry.items() if name != "name"
     )
     return f"{entry['name']}({values})" if values else str(entry["name"])
-
-
-def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
-    return tuple(
-        step for step in recipe.steps if step not in recipe.decoder and step.get("name") != "normalized_length"
-    )
 
 
 def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:

@@ -20,9 +20,8 @@ from ..kafka.control_topic import read_eras, settled_stream, write_control
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
-from ..tables import ShownTable, pairs
 from ..tasks import until_interrupted
-from ..terminal import escaped
+from ..terminal import ShownTable, escaped, pairs
 from ..tools.inspect.duplicates import LaterCopy, copies_of
 from ..tools.inspect.packed import StoredPack, packed_rejects, packed_streams
 from ..tools.inspect.rejected import RejectedDocument, read_rejected

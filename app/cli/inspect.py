@@ -16,7 +16,7 @@ from tokenmill.samples.trainable import read_any_state, read_state
 
 from ..funnel.retention import beginning_of
 from ..settings import Settings
-from ..tables import ShownTable, pairs
+from ..terminal import ShownTable, pairs
 from ..tools.inspect import reports, tracing
 from .options import OneStream, RawTopic, argument, command, option
 from .output import LINE_CHARACTERS, All, AsJson, count, moment_of, say, show, show_json, show_table, size

@@ -106,7 +106,7 @@ def demo(
 
     Each run has a raw topic of its own; what earlier runs made stays. Exit code 1 when a block is not as it must be.
     """
-    from ..local.up import run_demo  # noqa: PLC0415 - `broker` needs no service
+    from ..local.demo import run_demo  # noqa: PLC0415 - `broker` needs no service
 
     require_directory("--state", state)
     plan = local.DemoPlan(

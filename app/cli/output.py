@@ -3,6 +3,7 @@
 What comes from records and names is shown as it is: Rich would read `[bold]` and `:smile:` in any text.
 """
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -14,8 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import TextColumn
 from rich.segment import Segment
 
-from ..tables import ShownTable, terminal_width
-from ..terminal import escaped, escaped_json, escaped_lines, is_terminal
+from ..terminal import ShownTable, escaped, escaped_json, escaped_lines, is_terminal
 
 PlainColumn: Final = partial(TextColumn, markup=False)
 
@@ -77,7 +77,7 @@ def show_json(value: object) -> None:
 
 def show_table(table: ShownTable) -> None:
     """Write a table to standard output; only a terminal's lines are of its width."""
-    for line in table.lines(terminal_width() if sys.stdout.isatty() else None):
+    for line in table.lines(shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
         show(line)
 
 

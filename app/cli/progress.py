@@ -10,8 +10,7 @@ from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..funnel.retention import Retention, TriedDocument, beginning_of, languages_line
-from ..tables import ShownTable
-from ..terminal import escaped, in_notebook
+from ..terminal import ShownTable, escaped, in_notebook
 from .output import LINE_CHARACTERS, EscapingConsole, PlainColumn, say, show, show_table, write_over
 
 PLAIN_SECONDS: Final = 5.0

@@ -18,8 +18,8 @@ from ..milling.tokenizers import load_tokenizer
 from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
 from ..sources import Item, Reading, Refused, read_items, shape_for
-from ..tables import ShownTable
 from ..tasks import until_interrupted
+from ..terminal import ShownTable
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from . import reading_options as files

@@ -16,10 +16,9 @@ import xxhash
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError
-from tokenmill.recipe import canonical_json
+from tokenmill.recipe import GENESIS_KEY, MAX_PARTITIONS, Genesis, canonical_json
 from tokenmill.untrusted import MAX_TOKENIZER_BYTES, parse_json, unzipped
 from tokenmill.wire.chain import HASH_BYTES
-from tokenmill.wire.genesis import GENESIS_KEY, MAX_PARTITIONS, Genesis
 
 from ..milling.steps.pipeline import list_digests
 

@@ -15,8 +15,7 @@ from aiokafka.errors import InvalidTimestampError
 from tokenmill import __version__
 from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
 from tokenmill.errors import FingerprintError, MissingTopicError, MovedError, TopicError
-from tokenmill.recipe import RAW_BYTES_SHA256, Recipe, differences, plain_differences
-from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.recipe import GENESIS_KEY, RAW_BYTES_SHA256, Genesis, Recipe, differences, plain_differences
 
 from ..milling.steps.pipeline import NO_LISTS, Pipeline, list_digests, read_pipeline
 from ..milling.tokenizers import RAW_BYTES, TokenizerFile

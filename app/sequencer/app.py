@@ -10,7 +10,7 @@ from faust.types import TP
 from ..settings import Settings, load_settings
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, faust_options
-from .signature_partition import DomainContext, SignaturePartition
+from .signature_partition import SignaturePartition
 
 TICK_SECONDS: Final = 1.0
 """How often it is looked whether verdict logs have lost anything."""
@@ -27,24 +27,7 @@ class Sequencer(StreamWorker[SignaturePartition]):
         """Do nothing: each domain is settled when its log resumes."""
 
     def _open(self, tp: TP) -> SignaturePartition:
-        app = self._app
-        return SignaturePartition(
-            tp,
-            DomainContext(
-                settings=self._settings,
-                domain=self._domains[tp.topic],
-                send=app.send_record,
-                leader=app.leader,
-                know=app.know,
-                start_partition=app.start_partition,
-                set_durable=app.set_durable,
-            ),
-        )
-
-    async def tick(self) -> None:
-        """See that verdict logs are what they were."""
-        for partition in list(self.partitions.owned.values()):
-            await partition.tick()
+        return SignaturePartition(tp, self._settings, self._domains[tp.topic], self._app)
 
 
 def create_app(settings: Settings) -> BatchApp:
@@ -58,7 +41,8 @@ def create_app(settings: Settings) -> BatchApp:
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:
-        await sequencer.tick()
+        for partition in list(sequencer.partitions.owned.values()):
+            await partition.tick()
 
     return app
 

@@ -10,7 +10,7 @@ What is judged goes out in this order, so that whoever begins again finds all th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -26,12 +26,10 @@ from ..kafka.fetched_batches import FetchedBatch, unpacked
 from ..settings import Domain, Settings
 from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, waiting_status
 from ..worker.ending import end_process
-from .domain_messages import SLICE_KEY, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
-from .domain_order import DomainOrder
-from .rebuilding import Rebuilding, Rebuilt, SignatureLog
-from .settled_domains import settle_domain
-from .verdict_log import VerdictLog
-from .window_folder import WindowFolder, WindowNote
+from ..worker.transport import BatchApp
+from .domain_messages import SLICE_KEY, DomainOrder, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
+from .rebuilding import Rebuilding, Rebuilt, SignatureLog, WindowFolder, WindowNote
+from .verdict_log import VerdictLog, settle_domain
 
 DOUBT_SECONDS: Final = 10.0
 """For as long at least, a log must be told to lack something: a broker that has just begun may tell ends too low."""
@@ -84,32 +82,18 @@ class VerdictWriter:
         self._leader = leader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainContext:
-    """What a signature log needs of its worker."""
-
-    settings: Settings
-    domain: Domain
-    send: Send
-    leader: Callable[[TP], object]
-    know: Callable[[str, int], Awaitable[None]]
-    """Makes the producer learn of a partition."""
-    start_partition: Callable[[TP, int], Awaitable[int | None]]
-    set_durable: Callable[[TP, int], None]
-
-
 class SignaturePartition:
     """Judges what a domain's mills have signed: `resume`, then `feed` again and again; `stop` ends it."""
 
-    def __init__(self, tp: TP, context: DomainContext) -> None:
+    def __init__(self, tp: TP, settings: Settings, domain: Domain, app: BatchApp) -> None:
         self.tp = tp
         self.halted: str | None = None
         """Why nothing is judged any more, or None."""
         self.position = 0
         """The offset up to which messages have been judged, and their verdicts are durable."""
-        self._context = context
-        self._fingerprint, self._signatures = domain_fingerprint(context.domain), SignatureLog(context.domain)
-        self._folder = WindowFolder(context.domain)
+        self._settings, self._domain, self._app = settings, domain, app
+        self._fingerprint, self._signatures = domain_fingerprint(domain), SignatureLog(domain)
+        self._folder = WindowFolder(domain)
         self._noting: asyncio.Future[None] | None = None
         self._leaving: asyncio.Future[None] | None = None
         self._halted_by = ""
@@ -125,24 +109,23 @@ class SignaturePartition:
 
         What a new start does not get over halts; everything else is raised and ends the worker.
         """
-        context = self._context
         self._clock.enter("resume")
-        await settle_domain(context.settings, context.domain)
+        await settle_domain(self._settings, self._domain)
         try:
             rebuilt = await self._rebuilt()
         except (DifferenceError, SourceError) as error:
             self.halted, self._halted_by = str(error), error.brief
             self._clock.enter("halted")
-            log.critical("domain halted", domain=context.domain.name, reason=self.halted)
+            log.critical("domain halted", domain=self._domain.name, reason=self.halted)
             return
         self._order = rebuilt.order
         for source, verdicts in rebuilt.logs.items():
             self._writers[source] = await self._writer(verdicts)
         await self._send(rebuilt.pending)
         self.position = rebuilt.position
-        self._generation = await context.start_partition(self.tp, self.position)
+        self._generation = await self._app.start_partition(self.tp, self.position)
         self._clock.wait()
-        log.info("domain resumed", domain=context.domain.name, offset=self.position, kept=rebuilt.order.window.kept)
+        log.info("domain resumed", domain=self._domain.name, offset=self.position, kept=rebuilt.order.window.kept)
 
     async def _rebuilt(self) -> Rebuilt:
         """Learn what is known; what says that logs have lost something counts once it has been so for a while."""
@@ -150,25 +133,19 @@ class SignaturePartition:
         doubted: float | None = None
         while True:
             try:
-                return await Rebuilding(
-                    self._context.settings, self._context.domain, self._signatures, self._folder
-                ).run()
+                return await Rebuilding(self._settings, self._domain, self._signatures, self._folder).run()
             except (DifferenceError, SourceError) as error:
                 doubted = doubted or loop.time()
                 if loop.time() >= doubted + DOUBT_SECONDS:
                     raise
-                log.warning("looking again", domain=self._context.domain.name, reason=str(error))
+                log.warning("looking again", domain=self._domain.name, reason=str(error))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _writer(self, verdicts: VerdictLog) -> VerdictWriter:
-        context = self._context
-        await context.know(*verdicts.tp)
-        return VerdictWriter(
-            settings=context.settings,
-            log=verdicts,
-            send=context.send,
-            leader=partial(context.leader, TP(*verdicts.tp)),
-        )
+        app = self._app
+        await app.know(*verdicts.tp)
+        leader = partial(app.leader, TP(*verdicts.tp))
+        return VerdictWriter(settings=self._settings, log=verdicts, send=app.send_record, leader=leader)
 
     async def feed(self, batch: FetchedBatch) -> None:
         """Judge what a fetch brought; the verdicts are durable when this returns."""
@@ -185,7 +162,7 @@ class SignaturePartition:
             self._clock.enter("publish")
             await self._send(judged)
             self.position = batch.position
-            self._context.set_durable(self.tp, self.position)
+            self._app.set_durable(self.tp, self.position)
             self._note(order)
             self._clock.wait()
 
@@ -211,11 +188,11 @@ class SignaturePartition:
     async def _send(self, judged: Mapping[Source, Sequence[JudgedRange]]) -> None:
         """Take steps 2 and 3."""
         for source in judged.keys() - self._writers.keys():
-            self._writers[source] = await self._writer(VerdictLog(self._context.domain, source))
+            self._writers[source] = await self._writer(VerdictLog(self._domain, source))
         await asyncio.gather(*(self._writers[source].write(ranges) for source, ranges in judged.items()))
-        order, context = self._order, self._context
+        order, topic = self._order, self._domain.slices_topic
         while order is not None and order.started:
-            await context.send(context.domain.slices_topic, 0, order.started[0].pack(self._fingerprint), SLICE_KEY, ())
+            await self._app.send_record(topic, 0, order.started[0].pack(self._fingerprint), SLICE_KEY, ())
             del order.started[0]
 
     async def tick(self) -> None:

@@ -263,13 +263,10 @@ class WorkerReporter:
                 if not self._supervised:
                     self._fleet.heard(self._role, os.getpid(), samples)
             if self._supervised:
-                self._beat(told)
+                # What the pipe did not take is sent first, else a line longer than the pipe would never be whole. A
+                # supervisor that is gone ends this process, for its end of the pipe closes however it dies.
+                self._unsent = _write(self._unsent or _line(told))
             await asyncio.sleep(QUIET_SECONDS if quiet else INTERVAL_SECONDS)
-
-    def _beat(self, status: Mapping[str, Any]) -> None:
-        """Tell the supervisor; one that is gone ends this process, for its end of the pipe closes however it dies."""
-        # What the pipe did not take is sent first, else a line longer than the pipe would never be whole.
-        self._unsent = _write(self._unsent or _line(status))
 
     def _document(self) -> Mapping[str, Any]:
         return self._look.document() | {"counted": self._fleet.sums(SHOWN)}

@@ -63,10 +63,6 @@ class RecordsInFlight(NamedTuple):
             f"(`tokenmill skip {self.topic} {self.partition} OFFSET`)"
         )
 
-    def meets(self, first: int, last: int) -> bool:
-        """Return whether one of the records from ``first`` to ``last`` is among them."""
-        return self.first <= last and first <= self.last
-
 
 class Board:
     """The notes of one worker process, in memory that it shares with the process that made the board, if one did."""
@@ -310,4 +306,4 @@ class Containment:
         return done
 
     def _were_in_flight(self, first: int, last: int) -> bool:
-        return any(one.meets(first, last) for one in self._known)
+        return any(one.first <= last and first <= one.last for one in self._known)

@@ -6,7 +6,7 @@ All jars are downloaded.
 import jgo
 from jgo.maven import MavenContext
 
-from tokenmill.app.local.jars import sha256_of
+from tokenmill.app.local.broker import sha256_of
 
 ROOTS = (
     "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
@@ -21,7 +21,7 @@ ALONE = (
 
 def lock() -> str:
     """Return the text of a new lock file: the roots with all that they pull in, and what is alone."""
-    lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/local/jars.py fetches and checks. Do not edit."]
+    lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/local/broker.py fetches and checks. Do not edit."]
     maven = MavenContext()
     single = [maven.project(*name.split(":")[:2]).at_version(name.split(":")[2]).artifact() for name in ALONE]
     for artifact in sorted([*jgo.resolve("+".join(ROOTS)), *single], key=str):

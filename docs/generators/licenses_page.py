@@ -10,7 +10,7 @@ from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Final
 
-from tokenmill.app.local.jars import Jar, locked_jars
+from tokenmill.app.local.broker import Jar, locked_jars
 from tokenmill.errors import InputError
 
 PAGE: Final = Path("docs/licenses.md")

@@ -36,8 +36,7 @@ from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
-from tokenmill.app.tables import pairs
-from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
+from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, pairs
 from tokenmill.app.tools.produce.summary import PassedOver
 from tokenmill.app.worker.run import Worker
 

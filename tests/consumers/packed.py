@@ -13,10 +13,9 @@ from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.packings import SEPARATE
 from tokenmill.reading.acceptance import Blocks
-from tokenmill.recipe import canonical_json
+from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 PAD = 0

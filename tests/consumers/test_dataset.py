@@ -17,7 +17,7 @@ from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, gro
 from tests.store.chains import STREAM, fill, make_store, tokens_of
 from tests.store.eras import write_eras
 from tokenmill.consumers import EraDataset
-from tokenmill.consumers.dataset import Sample
+from tokenmill.consumers.loading import Sample
 from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store
 

@@ -31,9 +31,9 @@ from tokenmill.consumers import (
     Windows,
 )
 from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.recipe import Genesis
 from tokenmill.store import StreamInfo, read_stream
 from tokenmill.store.layout import TOKENIZER_FILE
-from tokenmill.wire.genesis import Genesis
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "Batches": lambda store: Batches(store, STREAM, batch_size=1),

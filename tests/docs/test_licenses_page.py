@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs.generators.licenses_page import HEAD, LOCKS, SAID, jar_license, license_of, locked, page, rows
-from tokenmill.app.local.jars import Jar, locked_jars
+from tokenmill.app.local.broker import Jar, locked_jars
 from tokenmill.errors import InputError
 
 ROOT = Path(__file__).parents[2]

@@ -23,8 +23,8 @@ from tests.marked import until
 from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_chain
 from tests.store.eras import make_eras, write_eras
+from tokenmill.recipe import Genesis
 from tokenmill.store import Store, StreamInfo
-from tokenmill.wire.genesis import Genesis
 
 pytestmark = pytest.mark.timeout(600)  # ten processes load torch, which takes a busy machine minutes
 

@@ -18,7 +18,7 @@ from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
-from tokenmill.wire.genesis import GENESIS_KEY
+from tokenmill.recipe import GENESIS_KEY
 from tokenmill.wire.message import HEADER_NAME, encode_header
 
 BRACKETS: Final = b"[" * 200_000

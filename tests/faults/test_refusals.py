@@ -17,8 +17,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.settings import Settings
+from tokenmill.recipe import Genesis
 from tokenmill.store import Store, StreamInfo
-from tokenmill.wire.genesis import Genesis
 
 pytestmark = pytest.mark.fault("settings-changed")
 

@@ -17,7 +17,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.errors import FingerprintError
-from tokenmill.wire.genesis import GENESIS_KEY
+from tokenmill.recipe import GENESIS_KEY
 
 BLOCKS = 50
 """Of each chain, before the second one comes: enough that it repeats some."""

@@ -5,8 +5,7 @@ from functools import cache
 
 from tests.mills import PARTITION, RECIPE, Source, make_source
 from tokenmill.documents import FLUSH_HEADER, Record
-from tokenmill.recipe import Recipe
-from tokenmill.wire.genesis import Genesis
+from tokenmill.recipe import Genesis, Recipe
 
 SPLITS = {1: (("train", 1),), 2: (("train", 1), ("validation", 1))}
 

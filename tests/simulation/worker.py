@@ -16,8 +16,8 @@ from tokenmill.app.milling.partition_mill import ChainMill, Milled, PartitionMil
 from tokenmill.app.worker.in_flight import HALTING
 from tokenmill.errors import MovedError
 from tokenmill.reading.continuing import ResumePoint, Tail, find_tail
+from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 QUEUE: Final = 3

@@ -10,8 +10,8 @@ import pytest
 from tests.mills import RECIPE
 from tests.store.chains import make_info
 from tokenmill.errors import DamagedError, StoreError
+from tokenmill.recipe import Genesis
 from tokenmill.store import StreamInfo
-from tokenmill.wire.genesis import Genesis
 
 
 def test_a_description_survives_its_file() -> None:

@@ -88,7 +88,6 @@ class HeadLog:
     """All eras from 0 on whose blocks are there."""
 
     def __post_init__(self) -> None:
-        """Begin before head 0."""
         self.before = self.before or sha256(self.info.encode()).hexdigest()
         self._log = EraLog(self.info.fingerprint)
 

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import GapError, MovedError, SourceError
 from tokenmill.reading.acceptance import Acceptor, Gap, Taken
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.wire.chain import NO_RECORD, Cursor, genesis_hash, record_crc
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals

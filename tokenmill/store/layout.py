@@ -95,7 +95,15 @@ def store_directory(store: StorePath) -> Path:
 
     Raises InputError where this is no path; StoreError where it is the folder of a stream or of its partition.
     """
-    path = _absolute(store)
+    try:
+        text = os.fsdecode(store)
+        path = Path(text).expanduser().absolute() if text and "\0" not in text and "://" not in text else None
+    except (TypeError, ValueError, RuntimeError, FileNotFoundError):  # no path; no such home; no working directory
+        path = None
+    if path is None:
+        raise InputError(
+            f"store is {repr(store)[:200]}: give the path of the store's directory, on a disk of this machine"
+        )
     for folder in (path, path.parent):
         if os.path.exists(folder / STREAM_FILE):  # noqa: PTH110 - False also where nothing may be looked at
             raise StoreError(f"{path} is of the stream {folder.name}, and no store: give {folder.parent}")
@@ -106,16 +114,6 @@ def require_no_bucket(path: Path) -> None:
     """Raise StoreError where a directory is a bucket: nothing there is replaced or removed."""
     if (path / BUCKET_FILE).exists():
         raise StoreError(f"{path} is a bucket, to which nothing but `tokenmill upload` writes: name another directory")
-
-
-def _absolute(store: StorePath) -> Path:
-    try:
-        text = os.fsdecode(store)
-        if text and "\0" not in text and "://" not in text:
-            return Path(text).expanduser().absolute()
-    except (TypeError, ValueError, RuntimeError, FileNotFoundError):  # no path; no such home; no working directory
-        pass
-    raise InputError(f"store is {repr(store)[:200]}: give the path of the store's directory, on a disk of this machine")
 
 
 def stream_directory(store: Path, stream: str) -> Path:

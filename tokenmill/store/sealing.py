@@ -92,6 +92,11 @@ class Scan:
     """Why what follows the prefix cannot be a record whose writing was cut off; None if it can."""
 
     @property
+    def committed_bytes(self) -> tuple[int, int]:
+        """Of tokens and of document table."""
+        return (self.commits[-1].bin_bytes, self.commits[-1].docs_bytes) if self.commits else (0, 0)
+
+    @property
     def rows(self) -> Rows:
         """The rows of all blocks that these commits cover."""
         return np.concatenate([np.empty(0, BLOCK_ROW), *(commit.rows for commit in self.commits)])

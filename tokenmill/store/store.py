@@ -23,12 +23,11 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError, TokenMillError
-from tokenmill.recipe import RAW_BYTES_SHA256, canonical_json, differences
+from tokenmill.recipe import RAW_BYTES_SHA256, Genesis, canonical_json, differences
 from tokenmill.store import layout
 from tokenmill.store.layout import StorePath
 from tokenmill.untrusted import MAX_JSON_BYTES, MAX_TOKENIZER_BYTES, parse_json, read_json_file, read_regular
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash
-from tokenmill.wire.genesis import Genesis
 
 _DTYPES = ("uint8", "uint16", "uint32")
 MOST_BUCKET_BYTES: Final = 128 << 20

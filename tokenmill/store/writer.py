@@ -86,9 +86,8 @@ def _recover_segment(paths: layout.SegmentPaths, info: StreamInfo, chain_before:
     if last:
         check_blocks(paths, info, rows, range(last.blocks - len(last.rows), last.blocks))
         check_link(paths, info, rows, chain_before)
-    committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
     truncated = 0
-    for path, wanted in zip((paths.tokens, paths.documents), committed, strict=True):
+    for path, wanted in zip((paths.tokens, paths.documents), found.committed_bytes, strict=True):
         if path.exists() and (size := path.stat().st_size) > wanted:  # what no commit covers
             os.truncate(path, wanted)
             truncated += size - wanted
@@ -105,9 +104,7 @@ def read_log(paths: layout.SegmentPaths, info: StreamInfo) -> tuple[bytes, seali
     found = sealing.scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
     if found.damage:
         raise layout.damaged(paths.commits, found.damage)
-    last = found.commits[-1] if found.commits else None
-    committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
-    for path, size, wanted in zip((paths.tokens, paths.documents), sizes, committed, strict=True):
+    for path, size, wanted in zip((paths.tokens, paths.documents), sizes, found.committed_bytes, strict=True):
         if size < wanted:
             raise layout.damaged(path, layout.too_short(path, size, wanted))
     return log, found

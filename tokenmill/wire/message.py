@@ -123,7 +123,9 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
         rest = rest[_SIZE.size :]
     if sum(sizes) != len(rest):
         raise DamagedError("the header's lengths do not add up: the message was written by another version")
-    totals_data, entries_data, opened, references = _divided(rest, [*sizes, 0][:4])
+    sizes = [*sizes, 0][:4]
+    parts = (rest[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True))
+    totals_data, entries_data, opened, references = parts
     tokens = value or b""
     try:
         blocks, rows = split_references(references)
@@ -151,8 +153,3 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
         open_entry=b"" if count else b"".join(entries),
         references=bytes(references),
     )
-
-
-def _divided(data: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    ends = list(accumulate(sizes))
-    return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]

@@ -76,7 +76,6 @@ class StepFigures:
         )
 
     def __add__(self, other: "StepFigures") -> "StepFigures":
-        """Return the sum with another chain's same step."""
         return StepFigures(
             self.step,
             self.taken.plus(other.taken),
@@ -221,7 +220,6 @@ class Totals:
         return type(self).from_dict(self.to_dict())
 
     def __add__(self, other: "Totals") -> "Totals":
-        """Return the sum of two chains' totals."""
         total = Totals()
         for one in fields(self):
             setattr(total, one.name, getattr(self, one.name) + getattr(other, one.name))

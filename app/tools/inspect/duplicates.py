@@ -18,8 +18,7 @@ from ...milling.duplicates.signatures import PLACE, Hashes
 from ...milling.duplicates.verdicts import REASONS
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import JudgedRange, source_number
-from ...sequencer.settled_domains import settled_domains
-from ...sequencer.verdict_log import VerdictLog, VerdictQueue
+from ...sequencer.verdict_log import VerdictLog, VerdictQueue, settled_domains
 from ...settings import Domain, Settings
 from ...sources.items import library
 from ..export.folder import new_file

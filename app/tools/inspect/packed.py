@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from tokenmill.errors import DamagedError, InputError, RecordError
+from tokenmill.recipe import Genesis
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
 from tokenmill.store.layout import comparing, is_packed
 from tokenmill.untrusted import parse_json, regular_file
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 from ...kafka.control_log import ControlLog

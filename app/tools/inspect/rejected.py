@@ -17,7 +17,7 @@ from ...kafka.dead_letters import RecordPlace
 from ...kafka.token_topic import published_head
 from ...milling.columns import OutcomeColumns, RecordColumns
 from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
-from ...sequencer.settled_domains import settled_domain
+from ...sequencer.verdict_log import settled_domain
 from ...settings import Domain, Settings
 from ..kafka_reading import stream_stages
 from .duplicates import Duplicates

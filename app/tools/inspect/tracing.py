@@ -13,10 +13,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill import errors
 from tokenmill.documents import SourceRecord
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer, streams_in
 from tokenmill.store.layout import is_packed
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_batches
@@ -26,7 +25,7 @@ from ...kafka.token_topic import message_of, message_with
 from ...milling.decoding import Decoder
 from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
-from ...sequencer.settled_domains import settled_domain
+from ...sequencer.verdict_log import settled_domain
 from ...settings import Domain, Settings
 from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
 from ..verify.verify_result import meta_of

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from tokenmill.documents import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.errors import TokenMillError
-from tokenmill.wire.genesis import Genesis
+from tokenmill.recipe import Genesis
 
 from ...milling.duplicates.signatures import Deduplication, Hashes, deduplication_of, sign_records
 from ...milling.duplicates.verdicts import Verdicts, rejections

@@ -10,10 +10,9 @@ from tempfile import TemporaryDirectory
 from tokenmill.documents import SourceRecord
 from tokenmill.eras import EraLog
 from tokenmill.errors import InputError, StoreError, TokenMillError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import StreamInfo, open_eras, open_partition, read_stream
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 from ...milling.duplicates.signatures import deduplication_of

@@ -19,10 +19,9 @@ from typing import Final, NoReturn
 import xxhash
 
 from tokenmill.errors import DamagedError, FingerprintError, InputError, SettingsError, StoreError
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import MAX_PARTITIONS, Genesis, Recipe
 from tokenmill.store import EraWriter, Store, StreamInfo, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import StoreLock, partition_directory, segment_firsts, stream_directory
-from tokenmill.wire.genesis import MAX_PARTITIONS, Genesis
 from tokenmill.wire.totals import Totals
 
 from ...kafka.control_topic import library_versions

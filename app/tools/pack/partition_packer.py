@@ -19,12 +19,12 @@ from tokenmill.eras import Era, EraLog, close_era
 from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.reading.continuing import Extent, ResumePoint, genesis_point, resume_point
+from tokenmill.recipe import Genesis
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_partition
 from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
 from tokenmill.store.sealing import UNKNOWN
 from tokenmill.untrusted import open_regular
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 

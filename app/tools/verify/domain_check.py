@@ -19,8 +19,16 @@ from ...milling.duplicates.signatures import sign
 from ...milling.duplicates.verdicts import REASONS
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.steps import Rejected
-from ...sequencer.domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd, deduplication_in
-from ...sequencer.domain_order import DomainOrder, first_slice
+from ...sequencer.domain_messages import (
+    DomainOrder,
+    JudgedRange,
+    SignedRange,
+    SliceStart,
+    Source,
+    VerdictEnd,
+    deduplication_in,
+    first_slice,
+)
 from ...sequencer.rebuilding import SignatureLog, are_out, recorded_slices, verdict_logs
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue, told
 from ...settings import Domain, Settings

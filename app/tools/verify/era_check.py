@@ -17,10 +17,10 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era, EraFollower
 from tokenmill.errors import DamagedError, DifferenceError, StoreError
+from tokenmill.recipe import Genesis
 from tokenmill.store import PartitionReader, StreamInfo, open_partition
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed, scan
 from tokenmill.store.layout import ERA_ADVICE, ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
-from tokenmill.wire.genesis import Genesis
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras

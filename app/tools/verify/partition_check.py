@@ -18,9 +18,9 @@ import tokenmill.bucket.cache  # noqa: F401 - the store may be one that is fetch
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import TokenMillError
 from tokenmill.reading.continuing import check_source, genesis_point, resume_point
+from tokenmill.recipe import Genesis
 from tokenmill.store import StreamInfo, read_stream, streams_in
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 

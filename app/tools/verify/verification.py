@@ -19,7 +19,7 @@ from ...kafka.clients import consumer, read_range
 from ...kafka.control_topic import Settled, lists_of, settled_streams, tokenizer_of
 from ...kafka.dead_letters import RecordPlace, decode_dead_letter
 from ...milling.decoding import FORMATS
-from ...sequencer.settled_domains import domain_name, settled_domain
+from ...sequencer.verdict_log import domain_name, settled_domain
 from ...settings import Settings, dead_letter_topic
 from . import verify_bounds
 from .domain_check import DomainCheck, JudgedLog

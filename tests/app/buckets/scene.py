@@ -19,9 +19,9 @@ from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets.upload import Upload
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.errors import BucketError
+from tokenmill.recipe import Genesis
 from tokenmill.store import Store, StreamInfo
 from tokenmill.store import store as description
-from tokenmill.wire.genesis import Genesis
 
 RECIPE: Final = replace(mills.RECIPE, block_tokens=5, dtype="uint16", tokenizer_sha256=sha256(b"{}").hexdigest())
 INFO: Final = StreamInfo.from_genesis(Genesis(STREAM, RECIPE, (0, 0), 8), 8)

@@ -30,7 +30,7 @@ from tokenmill.app.kafka.control_log import (
     skip_request_record,
 )
 from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
-from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.recipe import GENESIS_KEY, Genesis
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
 BRACKETS = b"[" * 200_000

@@ -25,7 +25,7 @@ from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.documents import Record
 from tokenmill.eras import ERA_KEY, Era, EraFollower
 from tokenmill.errors import FingerprintError, MovedError
-from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.recipe import GENESIS_KEY, Genesis
 
 TOPIC = "control.raw-text.train"
 NOW = complete(RECIPE, RAW, None)[0]

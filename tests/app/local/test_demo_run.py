@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tokenmill.app.local.demo import _say_result, _training_line
 from tokenmill.app.local.live_view import LiveView, TrainingStatus
-from tokenmill.app.local.up import _say_result, _training_line
 from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
 

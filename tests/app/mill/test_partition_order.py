@@ -35,8 +35,8 @@ from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsIn
 from tokenmill.documents import Record
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail, genesis_point
+from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor, genesis_hash
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, decode_message
 
 EPOCH = 7

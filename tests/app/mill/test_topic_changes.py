@@ -17,8 +17,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.topic_changes import LOOK_SECONDS, SkipList, has_passed
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.worker.ending import RESUME_CODE
+from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import NO_RECORD, Cursor
-from tokenmill.wire.genesis import Genesis
 
 CURSORS = st.builds(
     lambda offset, taken, begun: Cursor(offset, taken, 0, offset if taken or begun else offset - 1),

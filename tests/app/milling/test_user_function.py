@@ -186,7 +186,7 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
             for element, following in zip_longest(node.elts, node.elts[1:]):
                 if is_of_sys(element, "executable"):
                     found.append((file.name, "" if following is None else ast.unparse(following)))
-    script = ("up.py", "str(_example())")
+    script = ("demo.py", "str(_example())")
     assert script in found
     assert {started[1] for started in found if started != script} == {"'-P'", "'-I'"}
 

@@ -35,11 +35,10 @@ from tokenmill.app.tools.repair.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading.continuing import genesis_point
-from tokenmill.recipe import Recipe
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import scan
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 EPOCH = 7

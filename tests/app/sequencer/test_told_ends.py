@@ -1,6 +1,8 @@
 """A sequencer that begins, and a broker that says where the signature log ends."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,7 +14,7 @@ from tests.service import in_own_loop
 from tokenmill.app.kafka.clients import offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.sequencer import rebuilding, signature_partition
-from tokenmill.app.sequencer.signature_partition import DomainContext, SignaturePartition
+from tokenmill.app.sequencer.signature_partition import SignaturePartition
 
 
 def resumed(written: Written, monkeypatch: pytest.MonkeyPatch, times: int) -> SignaturePartition:
@@ -33,18 +35,14 @@ def resumed(written: Written, monkeypatch: pytest.MonkeyPatch, times: int) -> Si
 
     monkeypatch.setattr(rebuilding, "offsets", too_low)
     monkeypatch.setattr(signature_partition, "AGAIN_SECONDS", 0.01)
-    partition = SignaturePartition(
-        TP(signatures, 0),
-        DomainContext(
-            settings=written.settings,
-            domain=written.domain,
-            send=nothing,
-            leader=lambda _: None,
-            know=nothing,  # type: ignore[arg-type]
-            start_partition=nothing,
-            set_durable=lambda _, __: None,
-        ),
+    app: Any = SimpleNamespace(
+        send_record=nothing,
+        leader=lambda _: None,
+        know=nothing,
+        start_partition=nothing,
+        set_durable=lambda _, __: None,
     )
+    partition = SignaturePartition(TP(signatures, 0), written.settings, written.domain, app)
     in_own_loop(partition.resume)
     return partition
 

@@ -10,7 +10,7 @@ import pytest
 from tokenmill.app.milling.duplicates.signatures import Exact
 from tokenmill.app.milling.duplicates.window import Window
 from tokenmill.app.sequencer.domain_messages import SliceStart, VerdictEnd
-from tokenmill.app.sequencer.window_folder import NOTE, WindowFolder, WindowNote
+from tokenmill.app.sequencer.rebuilding import NOTE, WindowFolder, WindowNote
 from tokenmill.app.settings import Domain
 
 DOMAIN = Domain("web", ("raw-text",), "", {"name": "exact", "window": 400, "version": 1})

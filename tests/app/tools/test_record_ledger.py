@@ -27,7 +27,7 @@ from tokenmill.app.tools.inspect.record_ledger import (
     read_ledger,
 )
 from tokenmill.app.tools.inspect.tracing import passing_records
-from tokenmill.wire.genesis import Genesis
+from tokenmill.recipe import Genesis
 from tokenmill.wire.totals import Totals
 
 

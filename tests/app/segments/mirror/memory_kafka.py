@@ -20,8 +20,8 @@ from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import ERA_KEY, EraLog, close_era
 from tokenmill.reading.continuing import Extent, genesis_point
+from tokenmill.recipe import GENESIS_KEY, Genesis
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 MODULES = ("segments.mirror", "segments.token_partition", "kafka.clients")

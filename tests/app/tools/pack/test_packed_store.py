@@ -15,10 +15,9 @@ from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary
 from tokenmill.errors import DamagedError
-from tokenmill.recipe import canonical_json
+from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import Store, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import STREAM_FILE, SegmentPaths, is_packed, partition_directory, repair_advice
-from tokenmill.wire.genesis import Genesis
 
 TRAIN, VALIDATION = "raw-text.train", "raw-text.validation"
 SHORT = [{"id": f"short {number}", "text": f"tiny {number}"} for number in range(6)]

@@ -22,9 +22,9 @@ from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, Veri
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.reading.continuing import genesis_point
+from tokenmill.recipe import Genesis
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]

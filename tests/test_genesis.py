@@ -8,7 +8,7 @@ import pytest
 from tests.mills import RECIPE
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.errors import DamagedError, FingerprintError
-from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.recipe import GENESIS_KEY, Genesis
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
 
