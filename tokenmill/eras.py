@@ -1,18 +1,9 @@
 """Eras: which blocks of all partitions are trainable together, and in which order everyone reads them.
 
-The record of an era is canonical JSON, linked to the one before by its hash, on a control topic and in a store::
-
-    {
-        "before": "<hash of era 6>",
-        "closed": 1767225600000,
-        "end": false,
-        "era": 7,
-        "ranges": [[4096, 8000, "<chain hash before block 4096>", "<chain hash after block 7999>"], [...], ...],
-    }
-
-``ranges`` has an entry for each partition that the stream has had since the first era, in order; the range is empty
-where nothing is new. So the last era alone says how the next one must continue. The key on the control topic is
-``era``. The hash of an era is the xxh3_128 of these bytes, so its spelling is fixed.
+The record of an era is canonical JSON (docs/format.md), linked to the one before by its hash, on a control topic and in
+a store. Its ranges have an entry for each partition that the stream has had since the first era, in order; the range is
+empty where nothing is new. So the last era alone says how the next one must continue. The hash of an era is the
+xxh3_128 of these bytes, so its spelling is fixed.
 """
 
 from collections.abc import Mapping

@@ -52,14 +52,6 @@ def _example() -> Path | None:
     return place if place.is_file() else None
 
 
-def _why_not() -> str | None:
-    if importlib.util.find_spec("torch") is None:
-        return "no training, for torch is not installed: pip install torch, or say --no-train"
-    if _example() is None:
-        return f"no training, for {EXAMPLE} is not beside the source: run `make demo` in a clone of the repository"
-    return None
-
-
 class DemoTrainer:
     """Trains while `run` runs; `training` says how it goes."""
 
@@ -332,8 +324,12 @@ class _Demo:
     def _make_trainer(self) -> DemoTrainer | None:
         if not self._plan.train:
             return None
-        if (reason := _why_not()) is not None:
-            self._view.say(reason, "yellow")
+        if importlib.util.find_spec("torch") is None:
+            self._view.say("no training, for torch is not installed: pip install torch, or say --no-train", "yellow")
+            return None
+        if _example() is None:
+            clone = "run `make demo` in a clone of the repository"
+            self._view.say(f"no training, for {EXAMPLE} is not beside the source: {clone}", "yellow")
             return None
         stream = self._settings.streams()[0].name
         return DemoTrainer(self._settings.store, stream, self._plan.train_seconds, self._training_log)

@@ -58,7 +58,6 @@ class WindowNote(NamedTuple):
     """A place in the logs of a domain, all verdicts before which are out."""
 
     known: SliceStart
-    """What is known there."""
     digests: Sequence[int]
     """Of the newest signature messages before it (`SignatureLog.digests`)."""
 
@@ -146,7 +145,6 @@ class SignatureLog:
 
     def __init__(self, domain: Domain) -> None:
         self.tp = TopicPartition(domain.signatures_topic, 0)
-        """The log."""
         self.digests: deque[int] = deque(maxlen=NOTED)
         """Of the messages that were read last, in their order."""
         self._known = domain_fingerprint(domain), deduplication_in(domain).width, len(domain.raw_topics)

@@ -117,9 +117,7 @@ class VerdictLog:
 
     def __init__(self, domain: Domain, source: Source) -> None:
         self.end = 0
-        """Of the log."""
         self.tp = TopicPartition(domain.verdicts_topic(domain.raw_topics[source[0]]), source[1])
-        """The log."""
         self.fingerprint = domain_fingerprint(domain)
         self._topics = len(domain.raw_topics)
         self._begin(VerdictChain(VerdictEnd()))

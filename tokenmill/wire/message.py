@@ -1,22 +1,6 @@
 """The messages on a token topic: the value is tokens and nothing else; one Kafka header holds the rest.
 
-Header ``tokenmill``, little-endian, without padding::
-
-    4s  magic "TMm1", or "TMm2" where there are references
-    16s fingerprint
-    u8  first          number of the first block (of a carry: of the next block)
-    u4  count          blocks in the value; 0 for a carry
-    44s cursor         after the last block (`tokenmill.wire.chain`)
-    16s before, after  chain hash before the first and after the last block (equal in a carry)
-    u4  totals_bytes
-    u4  entries_bytes
-    u4  open_bytes     bytes of the open blocks' tokens; 0 unless a carry
-    u4  references_bytes   in "TMm2" alone
-    …   totals         canonical JSON
-    …   entries        one per block; of a carry with open tokens: one for each open block
-    …   open           the open blocks' tokens
-    …   references     in "TMm2": the open blocks after the last block (`tokenmill.wire.pieces`)
-    u4  crc            CRC-32 of all that precedes it
+docs/format.md has the bytes of that header.
 
 A packing with one open block has no references: its carries alone hold the open block, by value. One with several has
 them in every message, and a carry holds their tokens and entries as well where the raw log may lose what they refer to.

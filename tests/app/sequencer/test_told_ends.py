@@ -13,8 +13,9 @@ from tests.conftest import TopicFactory
 from tests.service import in_own_loop
 from tokenmill.app.kafka.clients import offsets
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.sequencer import rebuilding, signature_partition
-from tokenmill.app.sequencer.signature_partition import SignaturePartition
+from tokenmill.app.sequencer import app as sequencer_app
+from tokenmill.app.sequencer import rebuilding
+from tokenmill.app.sequencer.app import SignaturePartition
 
 
 def resumed(written: Written, monkeypatch: pytest.MonkeyPatch, times: int) -> SignaturePartition:
@@ -34,7 +35,7 @@ def resumed(written: Written, monkeypatch: pytest.MonkeyPatch, times: int) -> Si
         return 0
 
     monkeypatch.setattr(rebuilding, "offsets", too_low)
-    monkeypatch.setattr(signature_partition, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(sequencer_app, "AGAIN_SECONDS", 0.01)
     app: Any = SimpleNamespace(
         send_record=nothing,
         leader=lambda _: None,
@@ -55,5 +56,5 @@ def test_an_end_that_is_told_too_low_for_a_moment_halts_nothing(
     partition = resumed(written, monkeypatch, 2)
     assert partition.halted is None
     assert partition.position == 1 + max(found[-1].signature for found in written.verdicts.values())
-    monkeypatch.setattr(signature_partition, "DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr(sequencer_app, "DOUBT_SECONDS", 0.05)
     assert "lost messages of which verdicts are out" in (resumed(written, monkeypatch, 10**6).halted or "")
