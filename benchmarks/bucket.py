@@ -24,7 +24,7 @@ from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tests.bucket.server import Server, login
 from tests.bucket.way import Way
-from tokenmill.app.buckets.upload import Upload
+from tokenmill.app.buckets import Upload
 from tokenmill.bucket.objects import Bucket
 
 DIRECTORY: Final = Path(".tokenmill/bucket")

@@ -17,7 +17,7 @@ from tests.store.eras import make_eras, write_eras
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import TokenizerFile
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading.acceptance import Blocks

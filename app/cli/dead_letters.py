@@ -14,7 +14,7 @@ from tokenmill.errors import InputError
 from tokenmill.store import open_eras
 from tokenmill.store.layout import SOURCE_FILE, ending
 
-from ..funnel.retention import TriedDocument, beginning_of
+from ..funnel import TriedDocument, beginning_of
 from ..kafka.clients import consumer
 from ..kafka.control_topic import read_eras, settled_stream, write_control
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
@@ -22,14 +22,13 @@ from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from ..tasks import until_interrupted
 from ..terminal import ShownTable, escaped, pairs
-from ..tools.inspect.duplicates import LaterCopy, copies_of
+from ..tools import failed_records
+from ..tools.failed_records import ResendOutcome, ResendRequest
+from ..tools.inspect.duplicates import Copies, copies_of
 from ..tools.inspect.packed import StoredPack, packed_rejects, packed_streams
-from ..tools.inspect.rejected import RejectedDocument, read_rejected
-from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
-from ..tools.skip_and_ignore import ignore, skip, skip_schema
-from .options import OneStream, RawTopic, SomeStreams, argument, command, option
-from .output import All, AsJson, DryRun, Yes, agree, asks, count, moment_of, say, show, show_json, show_table, size
-from .progress import ProgressLine, example_lines
+from ..tools.inspect.tracing import RejectedDocument, read_rejected
+from .options import All, AsJson, DryRun, OneStream, RawTopic, SomeStreams, Yes, argument, command, option
+from .output import ProgressLine, agree, asks, count, example_lines, moment_of, say, show, show_json, show_table, size
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 
@@ -71,7 +70,7 @@ async def _first(
     settings: Settings, topic: str, reasons: list[str] | tuple[()], partitions: list[int] | tuple[()], limit: int
 ) -> tuple[list[DeadLetter], bool]:
     chosen: dict[Place, DeadLetter] = {}
-    async with aclosing(read_dead_letters(settings, topic)) as letters:
+    async with aclosing(failed_records.read_dead_letters(settings, topic)) as letters:
         async for found in letters:
             if not isinstance(found, DeadLetter) or found.place in chosen:
                 continue
@@ -87,7 +86,7 @@ async def _first(
 @command("dead-letters count", "tokenmill dead-letters count raw-text")
 def count_command(settings: Settings, topic: RawTopic, *, as_json: AsJson = False) -> None:
     """Print how many dead letters there are for each reason, each place counted once."""
-    counts = asyncio.run(count_dead_letters(settings, topic))
+    counts = asyncio.run(failed_records.count_dead_letters(settings, topic))
     if as_json:
         numbers = {"records": counts.reasons.total(), "letters": counts.letters, "resent": counts.resent}
         show_json({"topic": topic, **numbers, "reasons": dict(counts.reasons)})
@@ -106,7 +105,7 @@ def show_command(
     as_json: AsJson = False,
 ) -> None:
     """Print one dead letter: where it comes from, why it is here, and what was there."""
-    letter = asyncio.run(find_dead_letter(settings, _required_place(record)))
+    letter = asyncio.run(failed_records.find_dead_letter(settings, _required_place(record)))
     if letter.whole_value is not None:
         kept, whole = len(letter.value or b""), letter.whole_value
         say(
@@ -160,7 +159,9 @@ def resend_command(
         def report() -> None:
             line.show(f"{count(done.sent, 'record')}, {size(done.bytes)}")
 
-        _, interrupted = until_interrupted(resend(settings, request, done, dry_run=dry_run, progress=report))
+        _, interrupted = until_interrupted(
+            failed_records.resend(settings, request, done, dry_run=dry_run, progress=report)
+        )
     if interrupted is not None:
         sent = "counted" if dry_run else "sent back"
         say(f"interrupted, with {count(done.sent, 'record')} {sent}; the same command goes on with the others")
@@ -227,19 +228,19 @@ def _show_copies(settings: Settings, of: str, reasons: Sequence[str], limit: int
     place = _required_place(of)
     if not isinstance(place, RecordPlace):
         raise InputError(f"--of {of} is no record: write TOPIC/PARTITION/OFFSET")
-    found = [one for one in asyncio.run(copies_of(settings, place)) if not reasons or one.reason in reasons]
+    found = [one for one in asyncio.run(copies_of(settings, place)) if not reasons or one[1] in reasons]
     counted = Counter[str]()
-    shown = [one for one in found if counted.update([one.reason]) is None and counted[one.reason] <= limit]
+    shown = [one for one in found if counted.update([one[1]]) is None and counted[one[1]] <= limit]
     if as_json:
-        show_json([{**one.place._asdict(), "reason": one.reason} for one in shown])
+        show_json([{**copy._asdict(), "reason": reason} for copy, reason in shown])
         return
     show_table(_copies_table(shown))
     told = f"; `tokenmill inspect message {' '.join(map(str, place))}` says whether it was kept" if not found else ""
     say(f"{place} came again {count(len(found), 'time')}{told}")
 
 
-def _copies_table(copies: Iterable[LaterCopy]) -> ShownTable:
-    return ShownTable(("place", "reason"), ((str(one.place), one.reason) for one in copies))
+def _copies_table(copies: Copies) -> ShownTable:
+    return ShownTable(("place", "reason"), ((str(place), reason) for place, reason in copies))
 
 
 async def _rejected(
@@ -374,7 +375,7 @@ def skip_command(
     if schema_id is not None:
         if offset is not None:
             raise InputError("--schema-id skips all records of a schema: leave the offset out")
-        counts = asyncio.run(skip_schema(settings, topic, schema_id, partition))
+        counts = asyncio.run(failed_records.skip_schema(settings, topic, schema_id, partition))
         if as_json:
             show_json({**place, "schema_id": schema_id, "records": counts})
         for number, records in counts.items():
@@ -382,14 +383,14 @@ def skip_command(
         return
     if partition is None or offset is None:
         raise InputError("give the record's partition and offset, or --schema-id")
-    skipped = asyncio.run(skip(settings, topic, partition, offset))
+    streams, passed = asyncio.run(failed_records.skip(settings, topic, partition, offset))
     if as_json:
-        show_json({**place, "streams": skipped.streams, "passed": skipped.passed})
+        show_json({**place, "streams": streams, "passed": passed})
         return
-    for name in skipped.streams:
+    for name in streams:
         show(name)
-    if skipped.passed:
-        say(f"not skipped in {', '.join(skipped.passed)}, which have passed the record already")
+    if passed:
+        say(f"not skipped in {', '.join(passed)}, which have passed the record already")
     say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")
 
 
@@ -407,7 +408,7 @@ def ignore_command(
     Mills and stores that halted there go on within seconds; `tokenmill inspect stream` shows the ignore list. A message
     that continues its chain is refused, and is never left out, whatever the list says.
     """
-    stream, reason = asyncio.run(ignore(settings, topic, partition, offset))
+    stream, reason = asyncio.run(failed_records.ignore(settings, topic, partition, offset))
     if as_json:
         show_json({"topic": topic, "partition": partition, "offset": offset, "stream": stream, "reason": reason})
         return

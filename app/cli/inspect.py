@@ -14,13 +14,12 @@ from tokenmill.packings import packing_in_words
 from tokenmill.samples import tracing as samples
 from tokenmill.samples.trainable import read_any_state, read_state
 
-from ..funnel.retention import beginning_of
+from ..funnel import beginning_of
 from ..settings import Settings
 from ..terminal import ShownTable, pairs
 from ..tools.inspect import reports, tracing
-from .options import OneStream, RawTopic, argument, command, option
-from .output import LINE_CHARACTERS, All, AsJson, count, moment_of, say, show, show_json, show_table, size
-from .progress import ProgressLine
+from .options import All, AsJson, OneStream, RawTopic, argument, command, option
+from .output import LINE_CHARACTERS, ProgressLine, count, moment_of, say, show, show_json, show_table, size
 
 SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
 WORDS = {"filtered": "filtered out", "dead_lettered": "dead letter", "other_split": "of no split"}
@@ -34,13 +33,14 @@ def stream(settings: Settings, name: OneStream, *, as_json: AsJson = False) -> N
     """Print a stream's settings, and how far its chains are in the token topic and in the store."""
     report = asyncio.run(reports.inspect_stream(settings, name, settings.store))
     if as_json:
-        show_json(report.to_dict())
+        show_json(report)
         return
     show_table(pairs(_stream_facts(report)))
-    show_table(_chains_table(report))
-    for chain in report.chains:
-        if chain.sample:
-            show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning_of(chain.sample, LINE_CHARACTERS)!r}")
+    show_table(_chains_table(report["chains"]))
+    for chain in report["chains"]:
+        if chain["sample"]:
+            sample = beginning_of(chain["sample"], LINE_CHARACTERS)
+            show(f"{name}/{chain['partition']} block {chain['blocks'] - 1}: {sample!r}")
 
 
 @command(
@@ -62,12 +62,12 @@ def segment(
         path = open_temporarily(Path(parts[0])).joinpath(*parts[1:])
     found = reports.inspect_segments(path)
     if as_json:
-        show_json(list(map(asdict, found)))
+        show_json(found)
         return
     for report in found:
-        show_table(pairs(_segment_facts(report)))
-        if report.sample:
-            show(f"block {report.first}: {beginning_of(report.sample, LINE_CHARACTERS)!r}")
+        show_table(pairs(_segment_facts(**report)))
+        if report["sample"]:
+            show(f"block {report['first']}: {beginning_of(report['sample'], LINE_CHARACTERS)!r}")
 
 
 @command("inspect message", "tokenmill inspect message tokens.raw-text.train 0 0")
@@ -151,57 +151,56 @@ def _document(name: str | int | None, position: int) -> str:
     return f"{'a document' if name is None else f'document {name!r}'} from its token {position}"
 
 
-def _stream_facts(report: reports.StreamReport) -> dict[str, Any]:
+def _stream_facts(report: Mapping[str, Any]) -> dict[str, Any]:
     unusual = {"splits", "steps", "raw_topic", "tokenizer_sha256", "probe", "block_tokens", "dtype", "format"}
     unusual |= {"packing", "packing_parameters", "segment_tokens"}
+    settings = report["settings"]
     return {
-        "stream": report.name,
-        "raw topic": report.raw_topic,
-        "fingerprint": report.fingerprint,
-        "tokenizer": report.tokenizer,
-        "block": f"{report.block_tokens} tokens of {report.dtype}",
-        "packing": packing_in_words(report.settings["packing"], report.settings.get("packing_parameters", {})),
-        "segment": count(report.segment_blocks, "block"),
-        "settings": ", ".join(f"{n}={v}" for n, v in report.settings.items() if n not in unusual),
-        "splits": ", ".join(f"{name}:{shards}" for name, shards in report.settings["splits"]),
-        "versions": ", ".join(f"{n} {v}" for n, v in report.versions.items()),
-        "skip list": report.skips or "empty",
-        "ignore list": report.ignored or "empty",
-        "in all": f"{count(report.totals['blocks'], 'block')}, {count(report.totals['tokens'], 'token')}",
+        "stream": report["name"],
+        "raw topic": report["raw_topic"],
+        "fingerprint": report["fingerprint"],
+        "tokenizer": report["tokenizer"],
+        "block": f"{report['block_tokens']} tokens of {report['dtype']}",
+        "packing": packing_in_words(settings["packing"], settings.get("packing_parameters", {})),
+        "segment": count(report["segment_blocks"], "block"),
+        "settings": ", ".join(f"{n}={v}" for n, v in settings.items() if n not in unusual),
+        "splits": ", ".join(f"{name}:{shards}" for name, shards in settings["splits"]),
+        "versions": ", ".join(f"{n} {v}" for n, v in report["versions"].items()),
+        "skip list": report["skips"] or "empty",
+        "ignore list": report["ignored"] or "empty",
+        "in all": f"{count(report['blocks'], 'block')}, {count(report['tokens'], 'token')}",
     }
 
 
-def _chains_table(report: reports.StreamReport) -> ShownTable:
+def _chains_table(chains: Iterable[Mapping[str, Any]]) -> ShownTable:
     columns = ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
     rows = []
-    for chain in report.chains:
-        first, end = chain.raw_range
-        held = ("-", "-") if chain.store_blocks is None else (_held(chain), chain.segments)
+    for chain in chains:
+        (first, end), tokens, held = chain["raw_range"], chain["token_range"], chain["store_blocks"]
         source = f"{first:,} to {end - 1:,}" if end > first else "empty"
-        messages = "-" if chain.token_range is None else chain.token_range[1] - chain.token_range[0]
-        counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
-        rows.append((chain.partition, source, chain.next_offset, messages, *counts, *held))
+        messages = "-" if tokens is None else tokens[1] - tokens[0]
+        counts = (chain["totals"].get("records", 0), chain["totals"].get("kept", 0), chain["blocks"])
+        stored = "-" if held is None else f"{held:,}"
+        if chain["store_first"]:
+            stored = f"{chain['store_first']:,} to {held - 1:,}"
+        segments = "-" if held is None else chain["segments"]
+        rows.append((chain["partition"], source, chain["next_offset"], messages, *counts, stored, segments))
     return ShownTable(columns, rows)
 
 
-def _held(chain: reports.ChainReport) -> str:
-    end = chain.store_blocks or 0
-    return f"{chain.store_first:,} to {end - 1:,}" if chain.store_first else f"{end:,}"
-
-
-def _segment_facts(report: reports.SegmentReport) -> dict[str, Any]:
+def _segment_facts(first: int, blocks: int, offsets: tuple[int, int] | None, **more: Any) -> dict[str, Any]:
     return {
-        "segment": report.path,
-        "chain": f"{report.stream}/{report.partition}",
-        "blocks": f"{report.first} to {report.first + report.blocks - 1}" if report.blocks else "none yet",
-        "state": "sealed" if report.sealed else "growing",
-        "block": f"{report.block_tokens} tokens of {report.dtype}",
-        "documents": f"{report.documents:,} begin here",
-        "offsets": f"{report.offsets[0]} to {report.offsets[1]}" if report.offsets else None,
-        "bytes": f"{size(report.token_bytes)} of tokens, {size(report.document_bytes)} of document table",
-        "fingerprint": report.fingerprint,
-        "chain before": report.chain_before,
-        "chain after": report.chain_after,
+        "segment": more["path"],
+        "chain": f"{more['stream']}/{more['partition']}",
+        "blocks": f"{first} to {first + blocks - 1}" if blocks else "none yet",
+        "state": "sealed" if more["sealed"] else "growing",
+        "block": f"{more['block_tokens']} tokens of {more['dtype']}",
+        "documents": f"{more['documents']:,} begin here",
+        "offsets": f"{offsets[0]} to {offsets[1]}" if offsets else None,
+        "bytes": f"{size(more['token_bytes'])} of tokens, {size(more['document_bytes'])} of document table",
+        "fingerprint": more["fingerprint"],
+        "chain before": more["chain_before"],
+        "chain after": more["chain_after"],
     }
 
 

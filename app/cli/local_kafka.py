@@ -12,8 +12,8 @@ from tokenmill.errors import BrokerError
 from ..local import local_state as local
 from ..local.broker import Broker
 from ..settings import Loaded
-from .options import command, option, require_directory
-from .output import AsJson, EscapingConsole, say, show, show_json
+from .options import AsJson, command, option, require_directory
+from .output import EscapingConsole, say, show, show_json
 from .produce import parse_rate
 
 DEFAULT_DIRECTORY = Path(".tokenmill/broker")

@@ -97,6 +97,10 @@ KeepFrom = Annotated[
         "--keep-from",
     ),
 ]
+Yes = Annotated[bool, option("Do not ask; without a terminal there is no question anyway.", None, "--yes", "-y")]
+DryRun = Annotated[bool, option("Change nothing; say what would be done.", None, "--dry-run")]
+All = Annotated[bool, option("Show all there is, not only the answer.", None, "--all")]
+AsJson = Annotated[bool, option("Print JSON, for pipes.", None, "--json")]
 
 
 class DeclaredCommand(NamedTuple):

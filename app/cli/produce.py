@@ -24,11 +24,10 @@ from ..tasks import until_interrupted
 from ..tools.inspect.packed import packed_streams
 from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.producing import RunPlan, flush, produce, require_flush_allowed
-from ..tools.produce.summary import COUNTED, DryRunResult, Summary, dry_run
+from ..tools.produce.sending import COUNTED, DryRunResult, Summary, dry_run
 from . import reading_options as files
-from .options import RawTopic, command, panel
-from .output import AsJson, count, say, show, show_json, size
-from .progress import with_outage_messages
+from .options import AsJson, RawTopic, command, panel
+from .output import count, say, show, show_json, size, with_outage_messages
 
 SHOWN_PARTITIONS: Final = 8  # in the last line; more are summed up, --json has all
 SHOWN_CHARACTERS: Final = 200  # of a sample's value

@@ -28,10 +28,9 @@ from ..sources.formats import Choice
 from ..sources.mapping import CALL_SECONDS, Mapping
 from ..sources.sql import SqlSource
 from ..tools.produce.run_notes import deciding_options, run_identity
-from ..tools.produce.summary import COUNTED, OnError, PassedOver, ReadingPlan, Summary
+from ..tools.produce.sending import COUNTED, OnError, PassedOver, ReadingPlan, Summary
 from .options import argument, panel, require_beside
-from .output import count, say, size
-from .progress import ProgressLine
+from .output import ProgressLine, count, say, size
 
 R = TypeVar("R")
 

@@ -15,7 +15,7 @@ from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import InputError
 from tokenmill.store import Store, StoreLock
 
-from ..buckets.mirroring import BucketMirror, RunNeeds, needs_of
+from ..buckets import BucketMirror, RunNeeds, needs_of
 from ..kafka import fastpath
 from ..kafka.control_topic import require_ready
 from ..logs import set_up_logging
@@ -29,8 +29,7 @@ from ..telemetry.reporting import Role
 from ..terminal import is_terminal
 from ..worker.watchdog import WatchLimits
 from .options import KeepFrom, argument, command, option, require_beside
-from .output import count, say, show, size
-from .progress import PLAIN_SECONDS, ProgressLine
+from .output import PLAIN_SECONDS, ProgressLine, count, say, show, size
 
 DEFAULTS: Final = WatchLimits()
 

@@ -15,8 +15,8 @@ from ..milling.steps.pipeline import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
 from ..terminal import ShownTable
-from .options import argument, command, option
-from .output import AsJson, count, say, show, show_json, show_table, size
+from .options import AsJson, argument, command, option
+from .output import count, say, show, show_json, show_table, size
 
 
 @command("config", "tokenmill config", "tokenmill config --json --sequence-length 2048")

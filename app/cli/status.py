@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from tokenmill.errors import BrokerError, DamagedError, InputError
 
 from ..broker_contact import moment
-from ..funnel.retention import terminal_plot, write_png
+from ..funnel import terminal_plot, write_png
 from ..settings import Settings
 from ..sources.remote import SameHost
 from ..telemetry.health import believing
@@ -24,9 +24,8 @@ from ..telemetry.status_document import VERSION, identity, stopped_words
 from ..terminal import ShownTable
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
-from .options import SomeStreams, command, option
-from .output import All, AsJson, EscapingConsole, count, say, show, show_json, show_table
-from .progress import show_figures
+from .options import All, AsJson, SomeStreams, command, option
+from .output import EscapingConsole, count, say, show, show_figures, show_json, show_table
 
 SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""

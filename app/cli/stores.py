@@ -17,18 +17,16 @@ from tokenmill.samples.trainable import UNPINNED, first_needed, read_state
 from tokenmill.store import Store, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import partition_directory, repair_advice, store_directory
 
-from ..buckets.upload import Upload
+from ..buckets import Upload
 from ..logs import set_up_logging
 from ..segments.retiring import Retired, retire
 from ..settings import Settings
 from ..tasks import Backoff, in_thread, run_until_signalled
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from ..tools.export import FORMATS, FormatChoice, What, export
-from ..tools.repair.repairing import Repaired
-from ..tools.repair.store_repair import PartitionRepair, examine_store, repair_store
-from .options import KeepFrom, OneStream, SomePartitions, argument, command, option
-from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_page, size
-from .progress import ProgressLine
+from ..tools.repair import PartitionRepair, Repaired, examine_store, repair_store
+from .options import AsJson, DryRun, KeepFrom, OneStream, SomePartitions, Yes, argument, command, option
+from .output import ProgressLine, agree, asks, count, say, show, show_json, show_page, size
 
 
 @command(

@@ -4,28 +4,35 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from tokenmill.errors import EngineError
 
-from ..funnel.retention import TriedDocument, length_bars, terminal_bars
-from ..funnel.trial import TrialResult
+from ..funnel import TriedDocument, length_bars, terminal_bars
 from ..milling.tokenizers import load_tokenizer
-from ..milling.training_tokenizer import train_tokenizer
 from ..settings import Settings
 from ..sources import Item, Reading, Refused, read_items, shape_for
 from ..tasks import until_interrupted
 from ..terminal import ShownTable
-from ..tools.tokenizer_report import TokenizerReport, report_on
-from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
+from ..tools.tokenizers import report_on, train_tokenizer
+from ..tools.trial import TrialProgress, TrialResult, TrialRun, plan_trial, trial_settings
 from . import reading_options as files
-from .options import argument, command, option, require_file
-from .output import All, AsJson, EscapingConsole, count, of_all, say, show, show_json, show_table, size
-from .progress import ProgressLine, example_lines, show_figures
+from .options import All, AsJson, argument, command, option, require_file
+from .output import (
+    EscapingConsole,
+    ProgressLine,
+    count,
+    example_lines,
+    say,
+    show,
+    show_figures,
+    show_json,
+    show_table,
+    size,
+)
 
 EXACT_BELOW: Final = 100
 """MB a second; a faster stage is shown without a decimal."""
@@ -135,13 +142,18 @@ def _speed_table(found: TrialResult) -> ShownTable:
 def _titled_examples(found: TrialResult) -> Iterator[tuple[str, Sequence[TriedDocument]]]:
     filtered, refused = found.totals.filtered, found.totals.dead_lettered
     for reason, documents in found.rejected.items():
-        yield f"{reason}: {of_all(documents, filtered[reason])} that it drops", documents
+        yield f"{reason}: {_of_all(documents, filtered[reason])} that it drops", documents
     for reason, documents in found.dead_letters.items():
-        yield f"dead letter, {reason}: {of_all(documents, refused[reason])}", documents
+        yield f"dead letter, {reason}: {_of_all(documents, refused[reason])}", documents
     for label, documents in found.changed.items():
-        yield f"{label}: {of_all(documents, found.changes[label])} that it changes", documents
+        yield f"{label}: {_of_all(documents, found.changes[label])} that it changes", documents
     if found.kept:
-        yield f"kept: {of_all(found.kept, found.totals.kept)}", found.kept
+        yield f"kept: {_of_all(found.kept, found.totals.kept)}", found.kept
+
+
+def _of_all(items: Sequence[object], number: int) -> str:
+    """Return how many are shown, and of how many: ``5 of 1,234``; the number alone where these are all."""
+    return f"{len(items):,} of {number:,}" if len(items) < number else f"{number:,}"
 
 
 class _TrialProgressLine(ProgressLine):
@@ -191,33 +203,33 @@ def tokenizer_command(
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
         )
     if as_json:
-        show_json(asdict(report))
+        show_json(report)
     else:
         for line in lines(report):
             show(line)
-    if report.differences:
+    if report["differences"]:
         raise typer.Exit(EngineError.exit_code)
 
 
-def lines(report: TokenizerReport) -> Iterator[str]:
+def lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the report for people, a line a fact."""
-    about = report.description
-    yield f"{report.name}: {about.model}, {count(report.vocabulary_size, 'id')}, blocks of {report.dtype}"
-    yield f"normalizer: {about.normalizer}; pre-tokenizer: {about.pre_tokenizer}"
-    yield f"special tokens, text where they stand in a text: {_tokens(about.special)}"
-    if about.added:
-        yield f"added tokens, found in texts: {_tokens(about.added)}"
-    yield f"a document ends with: {report.end}"
-    yield f"rows are padded with: {report.padding}"
-    yield f"a text may begin with (if begin_of_document says so): {report.begin}"
-    yield f"what is not in the vocabulary is: {report.unknown}"
-    yield f"engine: {report.engine}" + (f" ({report.refused})" if report.refused else "")
-    for engine, speed in report.speeds.items():
+    about = report["description"]
+    yield f"{report['name']}: {about['model']}, {count(report['vocabulary_size'], 'id')}, blocks of {report['dtype']}"
+    yield f"normalizer: {about['normalizer']}; pre-tokenizer: {about['pre_tokenizer']}"
+    yield f"special tokens, text where they stand in a text: {_tokens(about['special'])}"
+    if about["added"]:
+        yield f"added tokens, found in texts: {_tokens(about['added'])}"
+    yield f"a document ends with: {report['end']}"
+    yield f"rows are padded with: {report['padding']}"
+    yield f"a text may begin with (if begin_of_document says so): {report['begin']}"
+    yield f"what is not in the vocabulary is: {report['unknown']}"
+    yield f"engine: {report['engine']}" + (f" ({report['refused']})" if report["refused"] else "")
+    for engine, speed in report["speeds"].items():
         yield f"speed of {engine}: {size(speed)}/s on one core"
-    if report.tried:
-        yield f"differences between engines: {len(report.differences)} in {count(report.tried, 'text')}"
-    for difference in report.differences:
-        yield f"  {difference.text!a}: {_ids(difference.ids)}, by tokenizers {_ids(difference.right)}"
+    if report["tried"]:
+        yield f"differences between engines: {len(report['differences'])} in {count(report['tried'], 'text')}"
+    for difference in report["differences"]:
+        yield f"  {difference['text']!a}: {_ids(difference['ids'])}, by tokenizers {_ids(difference['right'])}"
 
 
 def _tokens(tokens: Mapping[str, int]) -> str:

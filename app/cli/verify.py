@@ -15,7 +15,7 @@ from tokenmill.errors import InputError, TokenMillError
 from tokenmill.store.layout import comparing
 from tokenmill.wire.totals import Totals
 
-from ..funnel.retention import Retention
+from ..funnel import Retention
 from ..settings import Settings
 from ..sources.file_sources import OpenedSources
 from ..tasks import until_interrupted
@@ -25,11 +25,10 @@ from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
-from ..tools.verify.reference_sample import ReferenceSample
+from ..tools.verify.sides import ReferenceSample
 from . import reading_options as files
-from .options import SomeStreams, command, option, panel, require_beside, require_file
-from .output import AsJson, count, say, show, show_json, show_table, size
-from .progress import ProgressLine, show_figures
+from .options import AsJson, SomeStreams, command, option, panel, require_beside, require_file
+from .output import ProgressLine, count, say, show, show_figures, show_json, show_table, size
 
 
 @command(

@@ -1,4 +1,7 @@
-"""Reading token topics: records as messages, offering them to a chain, finding a block, and the last messages."""
+"""Reading token topics: records as messages, offering them to a chain, finding a block, and the last messages.
+
+Also what any topic has: the ranges of its partitions, and single records.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,7 +11,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import SourceRecord
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, MovedError, StrayError
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError, MovedError, StrayError
 from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail, place_below
 from tokenmill.wire.chain import roll
@@ -18,8 +21,9 @@ from ..settings import Settings
 from .clients import OPEN_SECONDS, consumer, offsets, read_batches, read_range
 from .cluster import ends_of
 from .control_log import IgnoreList
-from .control_topic import Settled
+from .control_topic import Settled, require_topic
 
+TOKENS_PREFIX: Final = "tokens."
 REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
 """What a reader raises over a message that it can never take."""
 
@@ -257,3 +261,38 @@ async def messages_between(
             ]
         except MovedError:
             return ()
+
+
+async def topic_ranges(client: AIOKafkaConsumer, *topics: str) -> dict[TopicPartition, tuple[int, int]]:
+    """Return, for each partition of topics, the offset of its first record and the one after its last."""
+    counts = {topic: await require_topic(client, topic) for topic in topics}
+    return await offsets(client, [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)])
+
+
+async def record_of(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> SourceRecord | None:
+    """Return the record at an offset; None where the topic holds none there (any more)."""
+    try:
+        record = await record_at(client, partition, offset, offset + 1)
+    except MovedError:
+        return None
+    return record if record is None or record.offset == offset else None
+
+
+async def require_offset(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> None:
+    """Check that an offset is within what a partition holds; raises InputError where it is not, or has none."""
+    topic, number = partition
+    spans = await topic_ranges(client, topic)
+    if partition not in spans:
+        raise InputError(f"{topic} has the partitions 0 to {len(spans) - 1}, not {number}")
+    first, end = spans[partition]
+    if not first <= offset < end:
+        raise InputError(f"{topic}[{number}] holds no record at offset {offset}; it reaches from {first} to {end - 1}")
+
+
+async def require_record(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> SourceRecord:
+    """Return the record at an offset. Raises as `require_offset`, also where a transaction's marker is there."""
+    await require_offset(client, partition, offset)
+    record = await record_of(client, partition, offset)
+    if record is None:
+        raise InputError(f"{partition.topic}[{partition.partition}] holds no record at offset {offset}")
+    return record

@@ -22,9 +22,8 @@ import tokenmill
 from tokenmill.errors import TokenMillError
 from tokenmill.store import open_partition, partitions_in
 
-from ..funnel.retention import kept_line
+from ..funnel import kept_line
 from ..kafka.topics import ensure_topics
-from ..milling.training_tokenizer import train_tokenizer
 from ..processes import guarded
 from ..settings import Settings
 from ..sources import GivenSource, Item, shape_for
@@ -32,7 +31,8 @@ from ..supervisor.supervisor import Event, Status, Supervisor
 from ..tasks import beside, in_background, run_until_signalled
 from ..tools.inspect.tracing import TracedPiece, trace_block
 from ..tools.produce.producing import RunPlan, flush, produce
-from ..tools.produce.summary import Summary
+from ..tools.produce.sending import Summary
+from ..tools.tokenizers import train_tokenizer
 from ..tools.verify import VerifyProgress, VerifyResult, verify
 from ..worker.watchdog import WatchLimits
 from .broker import Broker, download

@@ -6,7 +6,7 @@ again. A new partition of a raw topic needs one in each of its token topics befo
 blocks by reference to raw records (`tokenmill.wire.pieces`): before retention takes one of these, carries hold them by
 value, and a resume begins with the last of these carries.
 
-`SkipList` are the records that people leave out. A person asks (`app.tools.skip_and_ignore`); the owner of the
+`SkipList` are the records that people leave out. A person asks (`app.tools.failed_records`); the owner of the
 partition decides: it alone knows what it has published. It takes a request over when it resumes, before it mills
 anything, and only where no chain has passed the record; what it took over is on every stream's control topic before a
 record is milled. So a record was either milled by all or skipped by all who read the control topics afterwards:

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections import ChainMap
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
@@ -303,7 +304,7 @@ class TopicSettings(BaseModel):
     @property
     def start_milliseconds(self) -> int | None:
         """Unix milliseconds from which records count, None for all that are there."""
-        return kinds.start_milliseconds(self.start)
+        return None if self.start == kinds.EARLIEST else round(datetime.fromisoformat(self.start).timestamp() * 1000)
 
     def require_tokenizer(self) -> str:
         """Return the tokenizer's path or name. Raises SettingsError: none is set."""
@@ -458,8 +459,9 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
 
     def environment(self) -> dict[str, str]:
         """Return variables from which a process, whose user alone can read them, loads these settings with secrets."""
-        values = {name: kinds.in_the_open(getattr(self, name)) for name in Settings.model_fields}
-        return {f"{ENVIRONMENT_PREFIX}{name.upper()}": kinds.as_variable(value) for name, value in values.items()}
+        values = {name: getattr(self, name) for name in Settings.model_fields}
+        shown = {n: one.get_secret_value() if isinstance(one, SecretStr) else one for n, one in values.items()}
+        return {f"{ENVIRONMENT_PREFIX}{name.upper()}": kinds.as_variable(value) for name, value in shown.items()}
 
 
 SECRETS: Final = frozenset(

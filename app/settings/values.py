@@ -170,13 +170,8 @@ def parse_start(value: object) -> object:
     return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def start_milliseconds(start: str) -> int | None:
-    """Return a parsed start as Unix milliseconds, None for ``earliest``."""
-    return None if start == EARLIEST else round(datetime.fromisoformat(start).timestamp() * 1000)
-
-
 def as_variable(value: object) -> str:
-    """Return the value as a variable that reads back equal; a secret comes as asterisks (`in_the_open`)."""
+    """Return the value as a variable that reads back equal; a secret comes as asterisks."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -191,11 +186,6 @@ def as_variable(value: object) -> str:
         is_splits = value and all(isinstance(shards, int) for shards in value.values())
         return ",".join(f"{name}={shards}" for name, shards in value.items()) if is_splits else json.dumps(value)
     return str(value)
-
-
-def in_the_open(value: object) -> object:
-    """Return what a secret hides, and anything else as it is."""
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 class Stream(NamedTuple):

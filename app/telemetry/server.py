@@ -38,7 +38,7 @@ from ..kafka.security import load_certificate
 from ..settings import Settings
 from ..settings.model import DEFAULT_ORIGIN
 from ..settings.values import as_variable
-from ..tools.produce.summary import Summary
+from ..tools.produce.sending import Summary
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tokenmill.app.funnel.retention import Retention
+from tokenmill.app.funnel import Retention
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
 from tokenmill.store import read_stream

@@ -74,7 +74,7 @@ def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settin
     )
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "tokenmill.app.cli.workers" in loaded
-    own = {f"tokenmill.{name}" for name in ("samples", "store", "app.segments", "app.supervisor", "app.cli.progress")}
+    own = {f"tokenmill.{name}" for name in ("samples", "store", "app.segments", "app.supervisor", "app.cli.output")}
     texts = {"awkward", "gigatoken", "huggingface_hub", "numba", "spacy", "tokenizers"}
     others = {"httpx", "pyarrow", "rich.progress", "sqlalchemy", "torch"}
     assert (own | texts | others) & set(loaded) == set()

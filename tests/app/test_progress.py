@@ -11,20 +11,19 @@ from collections.abc import Callable
 import pytest
 
 from tests.outages import Hands
-from tokenmill.app.cli import progress
-from tokenmill.app.cli.progress import with_outage_messages
+from tokenmill.app.cli import output
+from tokenmill.app.cli.output import with_outage_messages
 from tokenmill.app.cli.reading_options import ProduceProgress, say_refusals
 from tokenmill.app.sources import Refused
 from tokenmill.app.tasks import STOPPING, until_interrupted
-from tokenmill.app.tools.produce.sender import Acknowledged
-from tokenmill.app.tools.produce.summary import Summary
+from tokenmill.app.tools.produce.sending import Acknowledged, Summary
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the files' bytes, from where an interrupted run went on; what is refused is named at once, and once."""
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     summary = Summary("raw", {0: Acknowledged(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
     summary.refuse(Refused("a:1", "why"))
     with ProduceProgress() as report:
@@ -45,11 +44,11 @@ def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[int, int]] = []
     told: list[str] = []
 
-    def show(_line: progress.ProgressLine, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
+    def show(_line: output.ProgressLine, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
         shown.append((done, total))
         told.append(plain())
 
-    monkeypatch.setattr(progress.ProgressLine, "show", show)
+    monkeypatch.setattr(output.ProgressLine, "show", show)
     summary = Summary("raw", {0: Acknowledged(30, 300)}, before=20, limit=200, bytes_total=1000, bytes_read=10)
     with ProduceProgress() as report:
         report(summary)
@@ -68,7 +67,7 @@ def test_nothing_is_said_of_what_nobody_knows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pipe has no size."""
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     with ProduceProgress() as report:
         report(Summary("raw", {0: Acknowledged(1, 10)}, seconds=1.0))
 
@@ -105,8 +104,8 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
     """Who sends to one says since when, now and then, instead of nothing until it gives up; and when it goes on."""
     hands = Hands()
     contact = hands.contact()
-    monkeypatch.setattr(progress, "CONTACT", contact)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(output, "CONTACT", contact)
+    monkeypatch.setattr(output, "LOOK_SECONDS", 0.0)
     told: list[str] = []
 
     async def work() -> int:

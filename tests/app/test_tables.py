@@ -12,16 +12,15 @@ import pytest
 from rich.cells import cell_len
 
 import tokenmill
-from tokenmill.app.cli import dead_letters, inspect, progress, status, trying, verify
+from tokenmill.app.cli import dead_letters, inspect, output, status, trying, verify
 from tokenmill.app.cli import settings_and_topics as topics
-from tokenmill.app.funnel.retention import Retention
-from tokenmill.app.funnel.trial import StageSpeed
+from tokenmill.app.funnel import Retention
 from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.settings import load_with_origins
 from tokenmill.app.terminal import GAP, ShownTable, pairs
 from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
-from tokenmill.app.tools.inspect.reports import ChainReport, SegmentReport
 from tokenmill.app.tools.pack.packing_run import PackedStream
+from tokenmill.app.tools.trial import StageSpeed
 from tokenmill.app.tools.verify import ChainResult, VerifyResult
 from tokenmill.eras import Era, EraRange
 from tokenmill.wire.totals import Totals
@@ -37,11 +36,15 @@ TOTALS = Totals(
 )  # fmt: skip
 CHAIN = ChainLedger(LONG, "raw", 9999, MANY, MANY, MANY, MANY, MANY, TOTALS)
 CHECKED = ChainResult(LONG, 9999, "raw", (0, MANY), (0, MANY), True, TOTALS, MANY, MANY, (0, MANY), (0, MANY - 5))
-REPORT = ChainReport(9999, (0, MANY), (0, MANY), MANY, MANY, TOTALS.to_dict(), MANY - 3, MANY, MANY, "text")
-SEGMENT = SegmentReport(
-    LONG, 9999, f"/data/{LONG}/0.bin", 0, MANY, True, 2049, "uint32", DIGEST, MANY, MANY, MANY, (0, MANY), DIGEST,
-    DIGEST, "",
-)  # fmt: skip
+REPORT = {
+    "partition": 9999, "raw_range": (0, MANY), "token_range": (0, MANY), "next_offset": MANY, "blocks": MANY,
+    "totals": TOTALS.to_dict(), "store_first": MANY - 3, "store_blocks": MANY, "segments": MANY, "sample": "text",
+}  # fmt: skip
+SEGMENT = {
+    "stream": LONG, "partition": 9999, "path": f"/data/{LONG}/0.bin", "first": 0, "blocks": MANY, "sealed": True,
+    "block_tokens": 2049, "dtype": "uint32", "fingerprint": DIGEST, "token_bytes": MANY, "document_bytes": MANY,
+    "documents": MANY, "offsets": (0, MANY), "chain_before": DIGEST, "chain_after": DIGEST, "sample": "",
+}  # fmt: skip
 WORKER = {"name": "mill-1", "pid": MANY, "state": "running", "restarts": MANY, "restart_in": None, "partitions": [LONG]}
 ROW = {
     "topic": LONG, "partition": 9999, "worker": "segment-12", "state": "halted", "position": MANY, "end": None,
@@ -62,17 +65,17 @@ JUDGED = {LONG: {"judged": MANY, "duplicate_exact": MANY, "duplicate_near": MANY
 TABLES: dict[str, Callable[[], ShownTable]] = {
     "again_table": lambda: topics._again_table([MANY, MANY, MANY]),
     "chains_table of verify": lambda: verify._chains_table(cast("VerifyResult", made(chains=[CHECKED, CHECKED]))),
-    "chains_table of inspect": lambda: inspect._chains_table(made(chains=[REPORT])),
+    "chains_table of inspect": lambda: inspect._chains_table([REPORT]),
     "chances_table": lambda: topics._chances_table(dict.fromkeys(topics.SIMILARITIES, 0.5)),
     "config_table": lambda: topics._config_table(load_with_origins()),
-    "copies_table": lambda: dead_letters._copies_table([made(place=LETTER.place, reason=REASON)]),
+    "copies_table": lambda: dead_letters._copies_table([(cast("RecordPlace", LETTER.place), REASON)]),
     "duplicates_table": lambda: topics._duplicates_table(LONG, JUDGED),
     "counts_table": lambda: dead_letters._counts_table(Counter({REASON: MANY})),
     "eras_table": lambda: dead_letters._eras_table([ERA]),
-    "funnel_table": lambda: progress._funnel_table(Retention(TOTALS), {REASON: MANY}),
+    "funnel_table": lambda: output._funnel_table(Retention(TOTALS), {REASON: MANY}),
     "ledger_table": lambda: status._ledger_table(RecordLedger([CHAIN, CHAIN], [])),
     "letters_table": lambda: dead_letters._letters_table([LETTER]),
-    "pairs": lambda: pairs(inspect._segment_facts(SEGMENT)),
+    "pairs": lambda: pairs(inspect._segment_facts(**cast("Any", SEGMENT))),
     "partitions_table": lambda: status._partitions_table([ROW, ROW]),
     "speed_table": lambda: trying._speed_table(made(speeds={REASON: StageSpeed(MANY, 1.0)}, changes={REASON: MANY})),
     "steps_table": topics._steps_table,

@@ -28,8 +28,7 @@ from rich.progress import Progress
 import tokenmill
 from tokenmill.app.cli import output, reading_options
 from tokenmill.app.cli.dead_letters import _letters_table, values
-from tokenmill.app.cli.output import PlainColumn
-from tokenmill.app.cli.progress import ProgressLine
+from tokenmill.app.cli.output import PlainColumn, ProgressLine
 from tokenmill.app.kafka.clients import connection
 from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.local.live_view import LiveView
@@ -37,7 +36,7 @@ from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, pairs
-from tokenmill.app.tools.produce.summary import PassedOver
+from tokenmill.app.tools.produce.sending import PassedOver
 from tokenmill.app.worker.run import Worker
 
 APP = Path(tokenmill.__file__).parents[1] / "app"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.app.commands import Told, invoke
-from tokenmill.app.cli import progress, trying
+from tokenmill.app.cli import output, trying
 from tokenmill.app.milling.steps.pipeline import PROFILES
-from tokenmill.app.tools.trial_run import TrialProgress
+from tokenmill.app.tools.trial import TrialProgress
 from tokenmill.errors import InputError, SettingsError
 
 NASTY = "\x1b[31mred"
@@ -124,7 +124,7 @@ def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
 
 def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no terminal."""
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     lines_of(tmp_path / "a.jsonl", *["a text of some words"] * 10)
     assert "100% done" in run("a.jsonl").err
     assert run("a.jsonl", "a.jsonl", "--limit", "16").out.startswith("16 documents of 2 files, ")

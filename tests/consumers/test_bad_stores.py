@@ -14,7 +14,7 @@ from tests.consumers.scenes import ERAS, INFO, OPEN_ERAS, era_store, expected, g
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.repairing import repair_partition
+from tokenmill.app.tools.repair import repair_partition
 from tokenmill.consumers import Batches, Documents, EraDataset
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
 from tokenmill.store import Store, StreamInfo

@@ -10,7 +10,7 @@ import pytest
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.repair.store_repair import repair_store
+from tokenmill.app.tools.repair import repair_store
 from tokenmill.consumers import (
     Batches,
     Documents,

@@ -30,7 +30,7 @@ from tokenmill.app.milling.recipe_stages import complete, open_stages
 from tokenmill.app.milling.steps.basic import EMPTY, NORMALIZED_TOO_LARGE
 from tokenmill.app.milling.steps.basic import TOO_SHORT as TOO_FEW_CHARS
 from tokenmill.app.milling.tokenizers import TOKENIZER_FAILED, TokenizerFile, open_engine
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import Record, document_meta
 from tokenmill.recipe import Recipe
 

@@ -9,8 +9,8 @@ import pytest
 from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT, page
 from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
+from tokenmill.app.tools.tokenizers import train_tokenizer
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
 OTHER: Final[dict[str, Any]] = {

@@ -17,7 +17,7 @@ from tests.service import Raw, Service, Worker, in_own_loop, send, service_setti
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.repair.store_repair import repair_store
+from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import StoreError
 from tokenmill.store import Store, open_partition

@@ -18,8 +18,7 @@ from tests.app.buckets.scene import uploaded_to, whole_store
 from tests.app.buckets.test_upload_command import objects, without_heads, words
 from tests.faults.trial import Trial
 from tests.store.chains import STREAM
-from tokenmill.app.buckets.mirroring import StreamCopy
-from tokenmill.app.buckets.upload import Upload
+from tokenmill.app.buckets import StreamCopy, Upload
 from tokenmill.bucket.fetching import HeadLog, stream_of
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.consumers import Batches

@@ -24,7 +24,7 @@ from tests.store.chains import (
 )
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.repairing import examine, repair_partition
+from tokenmill.app.tools.repair import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.recipe import canonical_json

@@ -14,8 +14,8 @@ from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.tokenizers import load_tokenizer, open_fast
 from tokenmill.app.milling.tokenizers.checked import sampled
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import EngineError
 

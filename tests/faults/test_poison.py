@@ -21,7 +21,7 @@ from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.failed_records import skip
 from tokenmill.app.tools.verify import verify
 
 pytestmark = pytest.mark.fault("poison-record")

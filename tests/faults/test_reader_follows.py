@@ -16,7 +16,7 @@ from tests.store.chains import STREAM, contents, fill, make_chain, make_info, ma
 from tests.store.giving import ChainDonor
 from tests.store.test_killed_writer import WRITE
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.repairing import repair_partition
+from tokenmill.app.tools.repair import repair_partition
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionReader, open_partition
 

@@ -15,8 +15,8 @@ from tests.forked import Ended
 from tests.service import in_own_loop, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.recipe import Genesis
 from tokenmill.store import Store, StreamInfo
 

@@ -13,7 +13,7 @@ from tests.forked import run
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.failed_records import skip
 from tokenmill.errors import InputError
 from tokenmill.wire.message import HEADER_NAME, decode_message
 

@@ -13,7 +13,7 @@ from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 
 pytestmark = pytest.mark.fault("step-killed")
 

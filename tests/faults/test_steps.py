@@ -23,7 +23,7 @@ from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.topic_changes import has_passed
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.failed_records import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError

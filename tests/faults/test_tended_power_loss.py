@@ -31,8 +31,7 @@ from tests.store.dying import Kill
 from tests.store.eras import make_eras, with_offsets
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.repairing import repair_partition
-from tokenmill.app.tools.repair.store_repair import rewrite_description
+from tokenmill.app.tools.repair import repair_partition, rewrite_description
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import EraReader, EraWriter, PartitionWriter, Start, Store, open_partition, read_stream
 from tokenmill.store.layout import STORE_FILE, STREAM_FILE, TOKENIZER_FILE, segment_firsts, stream_directory

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from tokenmill.app.tools.repair.repairing import Given
+from tokenmill.app.tools.repair import Given
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import StreamInfo
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.export.folder import ExportFolder
+from tokenmill.app.tools.export.exporting import ExportFolder
 from tokenmill.errors import LockedError, StoreError
 from tokenmill.store import StoreLock
 from tokenmill.store.layout import (

@@ -1,20 +1,152 @@
-"""An export: the sealed segments that a folder lacks, of a stream that has ended all, in a format of others."""
+"""An export: the sealed segments that a folder lacks, of a stream that has ended all, in a format of others.
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+In the folder's ``_tokenmill``, ``export.json`` says what is exported and how, and ``<partition>-<first block>.json``
+lists the files of a segment once these are durable.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import xxhash
 
 from tokenmill.eras import EraRange
-from tokenmill.errors import InputError
+from tokenmill.errors import DiskError, InputError
+from tokenmill.recipe import canonical_json
 from tokenmill.samples.document_index import documents_beginning_in
 from tokenmill.store import PartitionReader, StreamInfo, open_eras, open_partition, partitions_in, read_stream
-from tokenmill.store.layout import partition_directory
+from tokenmill.store.layout import TEMPORARY, PartitionLock, partition_directory, put_file, sync_directory, sync_way_to
 from tokenmill.store.sealing import sealed_segments
+from tokenmill.untrusted import read_json_file
 
-from .folder import ExportedFile, ExportedSegment, ExportFolder, blaming_export
-from .formats import BY_NAME, LATER_FILES, ExportFormat, FormatChoice, RowShape, What, block_rows, document_rows
+from . import formats
+from .formats import ExportContent, ExportedFile, ExportFormat, FormatChoice, What
+
+STATE_FOLDER: Final = "_tokenmill"
+EXPORT_FILE: Final = "export.json"
+FORMAT: Final = 1
+"""Version of the files in `STATE_FOLDER`, and of the files that a segment becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSegment:
+    """The files of one segment."""
+
+    partition: int
+    first: int
+    chain_after: str
+    """Chain hash after its last block: with the same one, two stores hold the same blocks up to there."""
+    files: tuple[ExportedFile, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the segment in an export; its files begin with it."""
+        return f"{self.partition}-{self.first:012d}"
+
+
+class ExportFolder:
+    """A folder that this process may add files to, until the block's end."""
+
+    def __init__(self, path: Path, made_of: Mapping[str, Any]) -> None:
+        """Open or begin an export's folder; ``made_of``: stream and options, which decide the files, as JSON types."""
+        self.path = path.absolute()
+        self._state = self.path / STATE_FOLDER
+        self._made_of = made_of
+        with blaming_export(self.path), ExitStack() as locks:
+            self._require_ours()
+            self._state.mkdir(parents=True, exist_ok=True)
+            locks.enter_context(PartitionLock(self._state))
+            if not (self._state / EXPORT_FILE).exists():
+                put_file(self._state / EXPORT_FILE, canonical_json({"format": FORMAT, **made_of}) + b"\n")
+            sync_way_to(self._state)
+            self._require_ours()  # another process may have been quicker
+            for left in (*self.path.rglob(f".*{TEMPORARY}"), *self._state.glob(f"*{TEMPORARY}")):
+                left.unlink()  # of a run that was killed
+            self._locks = locks.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._locks.close()
+
+    def segments(self) -> dict[tuple[int, int], ExportedSegment]:
+        """Return the segments whose files are all there, by partition and first block, in this order."""
+        found = map(self._read, self._state.glob("*-*.json"))
+        return dict(sorted(((segment.partition, segment.first), segment) for segment in found))
+
+    def add(self, segment: ExportedSegment) -> None:
+        """Note that all files of a segment are in their places; on return this is durable."""
+        for folder in {(self.path / file.name).parent for file in segment.files}:
+            sync_directory(folder)
+        put_file(self._state / f"{segment.name}.json", canonical_json(asdict(segment)) + b"\n")
+
+    def content_of(self, segments: Mapping[tuple[int, int], ExportedSegment]) -> ExportContent:
+        """Return what the folder holds with these segments."""
+        ordered = [segment for _, segment in sorted(segments.items())]
+        chains = [[segment.name, segment.chain_after] for segment in ordered]
+        identity = xxhash.xxh3_64_hexdigest(canonical_json([dict(self._made_of), chains]))
+        return ExportContent([file for segment in ordered for file in segment.files], identity)
+
+    def _require_ours(self) -> None:
+        file = self._state / EXPORT_FILE
+        try:
+            known = read_json_file(file)
+        except FileNotFoundError:
+            if self.path.is_dir() and any(name != STATE_FOLDER for name in os.listdir(self.path)):  # noqa: PTH208
+                raise InputError(
+                    f"{self.path} is not empty, and holds no export ({STATE_FOLDER}/{EXPORT_FILE} is missing): name a "
+                    "new folder with --out"
+                ) from None
+            return
+        except NotADirectoryError:
+            raise InputError(f"{self.path} is a file, or below one: name a folder with --out") from None
+        except ValueError as error:
+            raise InputError(f"{file} is not JSON ({error}): name a new folder with --out") from error
+        wanted = {"format": FORMAT, **self._made_of}
+        if known != wanted:
+            have = known if isinstance(known, dict) else {}
+            names = [name for name in wanted if have.get(name) != wanted[name]]
+            there, here = (", ".join(f"{n} {values.get(n)!r}" for n in names) for values in (have, wanted))
+            raise InputError(
+                f"{self.path} holds another export: {there} there, {here} asked for. Name another folder with --out, "
+                "or give the options that it was made with"
+            )
+
+    def _read(self, file: Path) -> ExportedSegment:
+        advice = f"remove {file}, and the same command writes the segment again"
+        try:
+            values = read_json_file(file)
+            files = tuple(ExportedFile(**one) for one in values.pop("files"))
+            segment = ExportedSegment(**values, files=files)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise InputError(f"{file} is no list of files ({error}): {advice}") from error
+        for one in segment.files:
+            path = self.path / one.name
+            size = path.stat().st_size if path.exists() else None
+            if size != one.size:
+                what = "is missing" if size is None else f"has {size} bytes, and was written with {one.size}"
+                raise InputError(f"{path} {what}: {advice}")
+        return segment
+
+
+@contextmanager
+def blaming_export(folder: Path) -> Iterator[None]:
+    """Turn the system's errors inside into a `DiskError` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        advice = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "let this user write there"
+        raise DiskError(
+            f"{folder} cannot be written to ({why}): {advice}, and give the same command again; the segments that are "
+            "there stay, and it goes on behind them"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -98,8 +230,10 @@ def export(
             f"(segment_blocks), and the fullest partition here has {most}. Wait for more, close the stream (then all "
             "of it is exported), or use a stream with smaller segments"
         )
-    writer = BY_NAME[to](out.absolute(), RowShape(what, info.dtype, info.block_tokens if what == "blocks" else None))
-    made_of = LATER_FILES.get(to, {}) | {
+    writer = formats.BY_NAME[to](
+        out.absolute(), formats.RowShape(what, info.dtype, info.block_tokens if what == "blocks" else None)
+    )
+    made_of = formats.LATER_FILES.get(to, {}) | {
         "stream": stream,
         "fingerprint": info.fingerprint.hex(),
         "segment_blocks": info.segment_blocks,
@@ -157,13 +291,13 @@ def _write(
     if reader.blocks < stop:
         return None
     if writer.shape.what == "blocks":
-        rows = block_rows(reader, first, stop)
+        rows = formats.block_rows(reader, first, stop)
     else:
         documents = documents_beginning_in(reader, first, stop, end if end is None or reader.blocks >= end else None)
         if documents is None:
             return None
         index, count, unfinished = documents
-        rows = document_rows(reader, index, count)
+        rows = formats.document_rows(reader, index, count)
         result.unfinished += unfinished
     segment = ExportedSegment(reader.partition, first, chain_after, ())
     begin = next(rows, None)  # a document may be longer than a segment: none begins there then

@@ -1,13 +1,17 @@
-"""The formats of an export: rows, the blocks of a segment or the documents that begin in it, and what each writes."""
+"""The formats of an export: rows, the blocks of a segment or the documents that begin in it, and what each writes.
+
+A file is written beside its place: it is whole, or not there.
+"""
 
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, Final, Literal, get_args
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +19,63 @@ import orjson
 
 from tokenmill.samples.document_index import DocumentIndex
 from tokenmill.store import PartitionReader
+from tokenmill.store.layout import TEMPORARY, sync_directory
 from tokenmill.store.sealing import index_of_lengths
 
 from ...sources.items import library
-from .folder import ExportContent, ExportedFile, hidden, new_file, put_index
 
 What = Literal["blocks", "documents"]
 
 ROWS_BYTES: Final = 16 << 20
 """Bytes of tokens that are in memory at once, and of a row group, batch or shard: the files depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """One file of an export; its name is a function of the segment."""
+
+    name: str
+    """Relative to the folder."""
+    rows: int
+    tokens: int
+    size: int
+
+
+class ExportContent(NamedTuple):
+    """What an export holds."""
+
+    files: Sequence[ExportedFile]
+    identity: str
+    """16 hexadecimal digits, which are others for other rows."""
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file beside its place; then it is durable, and has its name. A crash leaves a name that readers skip."""
+    temporary = hidden(path)
+    path.parent.mkdir(exist_ok=True)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def hidden(path: Path) -> Path:
+    """Return where a file is written before it has its name."""
+    return path.with_name(f".{path.name}{TEMPORARY}")
+
+
+def put_index(path: Path, data: bytes) -> None:
+    """Replace an index file; readers see the old one or the new one, whole."""
+    with new_file(path) as file:
+        file.write(data)
+    sync_directory(path.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,8 +512,8 @@ class _MegatronFiles(_NanoGptFiles):
 FormatChoice = Literal["parquet", "arrow", "lance", "hf", "mds", "litdata", "megatron", "nanogpt"]
 FORMATS: Final = get_args(FormatChoice)
 LATER_FILES: Final[dict[FormatChoice, dict[str, int]]] = {"litdata": {"format": 2}}
-"""Formats whose files are other ones than those of `app.tools.export.folder.FORMAT`: to a folder of one kind, none of
-the other are added."""
+"""Formats whose files are other ones than those of `exporting.FORMAT`: to a folder of one kind, none of the other are
+added."""
 BY_NAME: Final[dict[FormatChoice, Callable[[Path, RowShape], ExportFormat]]] = {
     "parquet": _ParquetFiles,
     "arrow": _ArrowFiles,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -21,7 +21,7 @@ from ...sequencer.domain_messages import JudgedRange, source_number
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue, settled_domains
 from ...settings import Domain, Settings
 from ...sources.items import library
-from ..export.folder import new_file
+from ..export.formats import new_file
 
 
 async def judged_ranges(
@@ -63,24 +63,21 @@ class Duplicates:
         return "there is no verdict on duplicates any more" if offset < (self._queue.begin or 0) else ""
 
 
-class LaterCopy(NamedTuple):
-    """A document that was left out, as it resembles a kept one."""
-
-    place: RecordPlace
-    reason: str
+Copies: TypeAlias = list[tuple[RecordPlace, str]]
+"""Documents that were left out, as they resemble a kept one: each place, and the reason."""
 
 
-async def copies_of(settings: Settings, place: RecordPlace) -> list[LaterCopy]:
+async def copies_of(settings: Settings, place: RecordPlace) -> Copies:
     """Return the documents that resemble the kept one at a place; all verdicts of its domains are read."""
     domains = await settled_domains(settings, [place.topic])
     async with consumer(settings) as client:
         return [copy for domain in domains for copy in await _copies(client, domain, place)]
 
 
-async def _copies(client: AIOKafkaConsumer, domain: Domain, place: RecordPlace) -> list[LaterCopy]:
+async def _copies(client: AIOKafkaConsumer, domain: Domain, place: RecordPlace) -> Copies:
     kept = np.array([source_number((domain.raw_topics.index(place.topic), place.partition)), place.offset], np.uint64)
     return [
-        LaterCopy(RecordPlace(raw.topic, raw.partition, int(judged.offsets[row])), REASONS[judged.kinds[row]])
+        (RecordPlace(raw.topic, raw.partition, int(judged.offsets[row])), REASONS[judged.kinds[row]])
         async for raw, judged in all_ranges(client, domain)
         for row in np.flatnonzero((judged.places == kept).all(axis=1))
     ]
@@ -98,7 +95,7 @@ async def seen_before(settings: Settings, place: RecordPlace) -> dict[str, dict[
             verdict = seen.get(place.offset, Rejected("", ""))
             if not duplicates.why_unjudged(place.offset):
                 copies = [] if verdict.reason else await _copies(client, domain, place)
-                again = dict(Counter(copy.reason for copy in copies))
+                again = dict(Counter(reason for _, reason in copies))
                 found[domain.name] = {"reason": verdict.reason, "detail": verdict.detail, "again": again}
     return found
 

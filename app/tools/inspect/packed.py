@@ -19,11 +19,10 @@ from ...kafka.control_topic import Settled
 from ...kafka.dead_letters import DeadLetter, RecordPlace
 from ...milling.splits import SplitRule
 from ...settings import Settings, Stream
-from ..kafka_reading import recipe_decoder
-from ..pack.pack_state import DEAD, REJECTED, SOURCE_LETTERS, PackFiles, PackRun, pack_directory
-from ..repair.store_repair import examine_store
+from ..pack.packed_partition import DEAD, REJECTED, SOURCE_LETTERS, PackFiles, PackRun, pack_directory
+from ..repair import examine_store
 from .record_ledger import ChainLedger, RecordLedger, account, raw_partition_accounts, read_ledger
-from .rejected import RejectedDocument, require_counted
+from .tracing import RejectedDocument, recipe_decoder, require_counted
 
 _AGAIN: Final = "`tokenmill try` with the same files and settings shows what is filtered out"
 

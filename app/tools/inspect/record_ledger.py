@@ -10,7 +10,7 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import split_references
 from tokenmill.wire.totals import Totals
 
-from ...funnel.retention import Retention
+from ...funnel import Retention
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic, settled_streams
 from ...kafka.token_topic import furthest, last_messages, readable, record_at

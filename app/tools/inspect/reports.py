@@ -1,8 +1,7 @@
 """What `inspect` reports: a stream in topic and store, a segment's files (without a broker), one Kafka message."""
 
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,73 +18,25 @@ from tokenmill.store.store import Start, read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
 from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
 
-from ...funnel.retention import beginning_of
+from ...funnel import beginning_of
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic, settled_stream
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.token_topic import furthest, last_messages, message_of
+from ...kafka.token_topic import TOKENS_PREFIX, furthest, last_messages, message_of, require_record
 from ...milling.tokenizers import Engine
 from ...settings import Settings
-from ..kafka_reading import TOKENS_PREFIX, require_record
 from ..verify.verify_result import meta_of
 from .duplicates import seen_before
 from .packed import StoredPack
 from .tracing import decode, engine_in, engine_of
 
 
-@dataclass(frozen=True, slots=True)
-class ChainReport:
-    """One partition of a stream, as its last message and the store describe it."""
+async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> dict[str, Any]:
+    """Return, as JSON types, what a stream is and how far its chains are, in its topics and, where given, in ``store``.
 
-    partition: int
-    raw_range: tuple[int, int]
-    """First offset retained, and end."""
-    token_range: tuple[int, int] | None
-    """The same of the token topic; None of a packed stream, which has none."""
-    next_offset: int
-    blocks: int
-    totals: dict[str, Any]
-    store_first: int | None
-    """The first block that the store holds, or will hold."""
-    store_blocks: int | None
-    """The block after its last one."""
-    segments: int | None
-    sample: str
-    """The beginning of the last block as text; nothing where the last messages are all carries."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReport:
-    """A stream."""
-
-    name: str
-    raw_topic: str
-    fingerprint: str
-    dtype: str
-    block_tokens: int
-    tokenizer: str
-    """SHA-256 of the tokenizer.json, and its vocabulary's size."""
-    segment_blocks: int
-    settings: dict[str, Any]
-    versions: dict[str, str]
-    skips: dict[int, list[int]]
-    ignored: dict[int, list[int]]
-    """Offsets of the token topic on the ignore list, by partition."""
-    chains: Sequence[ChainReport]
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Blocks and tokens over all chains."""
-        blocks = sum(chain.blocks for chain in self.chains)
-        return {"blocks": blocks, "tokens": blocks * self.block_tokens}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        return {**asdict(self), **self.totals}
-
-
-async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> StreamReport:
-    """Return what a stream is and how far it is, in its topics and, where that knows it, in ``store``."""
+    Of a chain, ``raw_range`` and ``token_range`` have the first offset retained, and the end; a packed stream has no
+    token topic. ``sample`` is the beginning of its last block as text; nothing where the last messages are all carries.
+    """
     packed = StoredPack.find(store, name) if store is not None else None
     if packed is not None:
         engine = engine_in(packed.store, read_stream(packed.store, name))
@@ -102,26 +53,28 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
             await require_topic(client, settled.stream.raw_topic)
             chains = [await _chain(client, settled, number, engine, held) for number in numbers]
     recipe, genesis = settled.genesis.recipe, settled.genesis
-    own = recipe.tokenizer_sha256 != RAW_BYTES_SHA256
-    return StreamReport(
-        name=name,
-        raw_topic=recipe.raw_topic,
-        fingerprint=recipe.fingerprint.hex(),
-        dtype=recipe.dtype,
-        block_tokens=recipe.block_tokens,
-        tokenizer=f"{recipe.tokenizer_sha256[:16]} ({recipe.vocabulary_size} ids)" if own else "bytes",
-        segment_blocks=genesis.segment_blocks,
-        settings=recipe.to_dict(),
-        versions=dict(genesis.versions),
-        skips={partition: sorted(found) for partition, found in settled.control.skips.items()},
-        ignored=settled.control.ignored.offsets(),
-        chains=chains,
-    )
+    own, blocks = recipe.tokenizer_sha256 != RAW_BYTES_SHA256, sum(chain["blocks"] for chain in chains)
+    return {
+        "name": name,
+        "raw_topic": recipe.raw_topic,
+        "fingerprint": recipe.fingerprint.hex(),
+        "dtype": recipe.dtype,
+        "block_tokens": recipe.block_tokens,
+        "tokenizer": f"{recipe.tokenizer_sha256[:16]} ({recipe.vocabulary_size} ids)" if own else "bytes",
+        "segment_blocks": genesis.segment_blocks,
+        "settings": recipe.to_dict(),
+        "versions": dict(genesis.versions),
+        "skips": {partition: sorted(found) for partition, found in settled.control.skips.items()},
+        "ignored": settled.control.ignored.offsets(),
+        "chains": chains,
+        "blocks": blocks,
+        "tokens": blocks * recipe.block_tokens,
+    }
 
 
 async def _chain(
     client: AIOKafkaConsumer, settled: Settled, partition: int, engine: Engine, store: Path | None
-) -> ChainReport:
+) -> dict[str, Any]:
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     raw = TopicPartition(settled.stream.raw_topic, partition)
     spans = await offsets(client, [tokens, raw])
@@ -138,17 +91,24 @@ def _report_of(
     sample: str,
     *,
     spans: tuple[tuple[int, int], tuple[int, int]] | None = None,
-) -> ChainReport:
+) -> dict[str, Any]:
     """Return what a chain's furthest message says, and the store; ``spans``: of the raw and the token topic."""
     name, start = settled.stream.name, settled.genesis.start(partition)
     next_offset = head.cursor.next_offset if head else start
-    blocks, totals = (head.cursor.block, head.totals.to_dict()) if head else (0, {})
     raw, tokens = spans if spans is not None else ((start, next_offset), None)
-    report = ChainReport(partition, raw, tokens, next_offset, blocks, totals, None, None, None, sample)
-    if store is None:
-        return report
-    reader, segments = open_partition(store, name, partition), _firsts(partition_directory(store, name, partition))
-    return replace(report, store_first=reader.first_block, store_blocks=reader.blocks, segments=len(segments))
+    reader = open_partition(store, name, partition) if store is not None else None
+    return {
+        "partition": partition,
+        "raw_range": raw,
+        "token_range": tokens,
+        "next_offset": next_offset,
+        "blocks": head.cursor.block if head else 0,
+        "totals": head.totals.to_dict() if head else {},
+        "store_first": reader.first_block if reader else None,  # also where it holds none yet
+        "store_blocks": reader.blocks if reader else None,
+        "segments": len(_firsts(partition_directory(store, name, partition))) if store is not None else None,
+        "sample": sample,
+    }
 
 
 def _firsts(directory: Path) -> list[int]:
@@ -171,33 +131,12 @@ def _stored_sample(packed: StoredPack, partition: int, engine: Engine) -> str:
 _PARTITION_DEPTH = 3  # <store>/<stream>/<partition>
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentReport:
-    """One segment of a store."""
+def inspect_segments(path: Path) -> list[dict[str, Any]]:
+    """Return as JSON types what each segment in a partition's directory holds, or that of ``path``; checks all blocks.
 
-    stream: str
-    partition: int
-    path: str
-    first: int
-    blocks: int
-    sealed: bool
-    block_tokens: int
-    dtype: str
-    fingerprint: str
-    token_bytes: int
-    document_bytes: int
-    documents: int
-    """Documents that begin in it."""
-    offsets: tuple[int, int] | None
-    """Offsets of the first and the last source record in it; None without blocks."""
-    chain_before: str | None
-    """Chain hash before the first block; None where only the segment before says it."""
-    chain_after: str | None
-    sample: str
-
-
-def inspect_segments(path: Path) -> list[SegmentReport]:
-    """Return what each segment in a partition's directory holds, or that of the file ``path``; checks every block."""
+    ``documents`` begin in it; ``offsets`` are those of the first and the last source record in it. ``chain_before`` is
+    None where only the segment before says it.
+    """
     path = path.absolute()
     directory, firsts = (path, _firsts(path)) if path.is_dir() else (path.parent, segment_firsts([path.name]))
     if not path.is_dir() and not (firsts and firsts[0] in _firsts(directory)):
@@ -210,7 +149,7 @@ def inspect_segments(path: Path) -> list[SegmentReport]:
     return [_report(SegmentPaths(directory, first), info, partition, start) for first in firsts]
 
 
-def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> SegmentReport:
+def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> dict[str, Any]:
     segment = Segment(paths, info, partition)
     documents = 0
     offsets: list[int] = []
@@ -224,24 +163,24 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
     if paths.first == start.block:
         before = start.chain.hex()
     store = paths.directory.parent.parent
-    return SegmentReport(
-        stream=info.name,
-        partition=partition,
-        path=str(paths.tokens),
-        first=paths.first,
-        blocks=segment.blocks,
-        sealed=segment.manifest is not None,
-        block_tokens=info.block_tokens,
-        dtype=info.dtype.name,
-        fingerprint=info.fingerprint.hex(),
-        token_bytes=segment.blocks * info.block_bytes,
-        document_bytes=int(segment.rows["docs_end"][-1]) if segment.blocks else 0,
-        documents=documents,
-        offsets=(offsets[0], offsets[1]) if offsets else None,
-        chain_before=before,
-        chain_after=chain_after(segment.rows, -1).hex() if segment.blocks else before,
-        sample=beginning_of(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
-    )
+    return {
+        "stream": info.name,
+        "partition": partition,
+        "path": str(paths.tokens),
+        "first": paths.first,
+        "blocks": segment.blocks,
+        "sealed": segment.manifest is not None,
+        "block_tokens": info.block_tokens,
+        "dtype": info.dtype.name,
+        "fingerprint": info.fingerprint.hex(),
+        "token_bytes": segment.blocks * info.block_bytes,
+        "document_bytes": int(segment.rows["docs_end"][-1]) if segment.blocks else 0,
+        "documents": documents,
+        "offsets": (offsets[0], offsets[1]) if offsets else None,
+        "chain_before": before,
+        "chain_after": chain_after(segment.rows, -1).hex() if segment.blocks else before,
+        "sample": beginning_of(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
+    }
 
 
 async def inspect_message(settings: Settings, topic: str, partition: int, offset: int) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Blocks and the Kafka records that they came from, and what becomes of single records by the recipe of a stream."""
+"""Blocks and the Kafka records that they came from; what becomes of records by the recipe of a stream, and why."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,22 +14,24 @@ import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill import errors
-from tokenmill.documents import SourceRecord
+from tokenmill.documents import Document, SourceRecord
 from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import StreamInfo, open_partition, read_stream, read_tokenizer, streams_in
 from tokenmill.store.layout import is_packed
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_batches
-from ...kafka.control_topic import Settled, require_topic, settled_stream, settled_streams, tokenizer_of
+from ...kafka.control_topic import Settled, lists_of, require_topic, settled_stream, settled_streams, tokenizer_of
 from ...kafka.dead_letters import RecordPlace
-from ...kafka.token_topic import message_of, message_with
-from ...milling.decoding import Decoder
-from ...milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from ...milling.tokenizers import REFERENCE, Engine, TokenizerFile, open_engine
+from ...kafka.schema_registry import schemas_for_command
+from ...kafka.token_topic import message_of, message_with, published_head, record_of, topic_ranges
+from ...milling.columns import OutcomeColumns, RecordColumns
+from ...milling.decoding import Decoder, open_decoder
+from ...milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
+from ...milling.recipe_stages import reopen_stages
+from ...milling.tokenizers import REFERENCE, Engine, EngineName, TokenizerFile, open_engine
 from ...sequencer.verdict_log import settled_domain
 from ...settings import Domain, Settings
-from ..kafka_reading import recipe_decoder, record_at, stream_stages, topic_ranges
 from ..verify.verify_result import meta_of
 from .duplicates import Duplicates
 
@@ -51,6 +55,18 @@ def engine_of(settled: Settled) -> Engine:
 def engine_in(store: Path, info: StreamInfo) -> Engine:
     """Return the engine of a stream in a store, which holds its tokenizer."""
     return open_engine(TokenizerFile(info.name, read_tokenizer(store, info)), REFERENCE)
+
+
+def recipe_decoder(settings: Settings, recipe: Recipe) -> Decoder:
+    """Return what makes documents of a raw topic's values."""
+    return open_decoder(recipe, schemas_for_command(settings, recipe.decode))
+
+
+def stream_stages(settings: Settings, settled: Settled, engine: EngineName) -> Stages:
+    """Return what makes outcomes of a raw topic's records; raises FingerprintError where libraries differ."""
+    recipe = settled.genesis.recipe
+    schemas = schemas_for_command(settings, recipe.decode)
+    return reopen_stages(recipe, tokenizer_of(settled), engine, schemas, lists_of(settled))
 
 
 class FoundBlock(NamedTuple):
@@ -195,7 +211,7 @@ async def _texts(settings: Settings, recipe: Recipe, places: Iterable[Place]) ->
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)
         for partition, offset in sorted(set(places)):
-            record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
+            record = await record_of(client, TopicPartition(recipe.raw_topic, partition), offset)
             if record is not None:
                 found[partition, offset] = record_text(record, decoder)
     return found
@@ -243,7 +259,7 @@ async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOut
     raw = TopicPartition(recipe.raw_topic, partition)
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)
-        record = await record_at(client, raw, offset)
+        record = await record_of(client, raw, offset)
         if record is None:
             return RecordOutcome("missing", "the raw topic holds no record at this offset, or none any more")
         stages = stream_stages(settings, settled, REFERENCE)
@@ -325,3 +341,129 @@ async def passing_records(
             for one in (client, verdicts):
                 one.pause(*one.assignment())  # else it would ask the brokers on, for records that are not taken
             await asyncio.sleep(LOOK_SECONDS)
+
+
+class RejectedDocument(NamedTuple):
+    """A document that a stream left out."""
+
+    stream: str
+    place: RecordPlace
+    timestamp: int
+    reason: str
+    detail: str
+    document: Document
+    """As it came to the step that filtered it out."""
+
+
+async def read_rejected(
+    settings: Settings,
+    streams: Sequence[str] = (),
+    *,
+    reasons: Collection[str] = (),
+    limit: int,
+    progress: Callable[[int, int], None] = lambda _records, _bytes: None,
+) -> AsyncGenerator[RejectedDocument, None]:
+    """Yield what ``streams`` filtered out, at most ``limit`` documents of a reason, in the order of the raw topic.
+
+    Without names: all streams of the settings' raw topics; without ``reasons``: all that their totals count. Partitions
+    are read from their beginnings, up to what the stream has published, until there is enough of each reason.
+    ``progress`` is called with the records and bytes that were read. Raises InputError where no stream counts anything
+    under one of the ``reasons``; TopicError where a stream is unknown; and FingerprintError where libraries here
+    differ.
+    """
+    found = await settled_streams(settings, streams)
+    async with consumer(settings) as client, consumer(settings) as verdicts:
+        ends = {one.stream.name: await _ends(client, one) for one in found}
+        counted = {name: sum((count for _, count in parts.values()), Counter[str]()) for name, parts in ends.items()}
+        every = require_counted(reasons, sum(counted.values(), Counter[str]()))
+        for settled in found:
+            counts = counted[settled.stream.name]
+            wanted = Counter({reason: min(limit, counts[reason]) for reason in reasons or every})
+            stages = stream_stages(settings, settled, settings.engine)
+            domain: Domain | None = None
+            with suppress(errors.TopicError):  # nothing was judged
+                domain = await settled_domain(settings, settled) if settled.genesis.recipe.dedup else None
+            search = _Search(stages, client, verdicts, settled, domain, wanted, progress)
+            for partition, (end, _) in ends[settled.stream.name].items():
+                async with aclosing(search.partition(partition, end)) as documents:
+                    async for document in documents:
+                        yield document
+
+
+def require_counted(reasons: Collection[str], counted: Counter[str]) -> list[str]:
+    """Return all reasons that are counted. Raises `InputError` where one of ``reasons`` is not."""
+    every = sorted(+counted)
+    for reason in sorted(set(reasons) - set(every)):
+        raise errors.InputError(f"nothing is filtered out for {reason!r}; reasons here: {', '.join(every) or 'none'}")
+    return every
+
+
+async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[int, Counter[str]]]:
+    ends = {}
+    for partition in range(await require_topic(client, settled.stream.tokens_topic)):
+        tokens = TopicPartition(settled.stream.tokens_topic, partition)
+        head = await published_head(client, tokens, settled)
+        if head is not None:
+            ends[partition] = (head.cursor.next_offset, head.totals.filtered)
+    return ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Looks for documents that one stream filtered out, partition after partition."""
+
+    _stages: Stages
+    _client: AIOKafkaConsumer
+    _verdicts: AIOKafkaConsumer
+    _settled: Settled
+    _domain: Domain | None
+    _wanted: Counter[str]
+    _progress: Callable[[int, int], None]
+
+    async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:
+        """Yield what is wanted of the records below ``end``; what is found is wanted no more."""
+        raw = TopicPartition(self._settled.stream.raw_topic, partition)
+        first, stop = (await offsets(self._client, [raw]))[raw]
+        start = max(first, self._settled.genesis.start(partition))
+        if start >= min(end, stop) or not +self._wanted:
+            return
+        duplicates = None if self._domain is None else Duplicates(self._verdicts, self._domain, raw, start)
+        async for records in read_batches(self._client, raw, start, min(end, stop)):
+            if duplicates is not None:
+                await duplicates.tell(self._stages.seen, records[-1].offset + 1)
+            for found in self._among(raw, records):
+                yield found
+            self._progress(len(records), sum(len(record.value or b"") for record in records))
+            if not +self._wanted:
+                return
+
+    def _among(self, raw: TopicPartition, records: Sequence[SourceRecord]) -> list[RejectedDocument]:
+        skips = self._settled.control.skips.get(raw.partition, ())
+        fetch = RecordColumns.of(records)
+        found: list[RejectedDocument] = []
+        for low, high in fetch.parts():
+            part = fetch.part(low, high)
+            columns = OutcomeColumns.sort(self._stages, part, skips)
+            columns.filter_seen(self._stages)
+            split = self._settled.stream.split
+            filtered = [(o.record, o.reason) for o in columns.rejected if o.split == split]
+            filtered += [(record, NO_TOKENS) for record in self._silent(columns, part.records)]
+            for record, reason in sorted(filtered, key=lambda one: one[0].offset):
+                if self._wanted[reason] > 0:
+                    self._wanted[reason] -= 1
+                    found.append(self._rejected(raw, record, reason))
+        return found
+
+    def _silent(self, columns: OutcomeColumns, records: Sequence[SourceRecord]) -> list[SourceRecord]:
+        if self._wanted[NO_TOKENS] <= 0:
+            return []
+        kept = columns.kept[self._settled.stream.split]
+        return [records[at] for at in kept.indices[self._stages.engine.encode(kept.documents.texts).silent].tolist()]
+
+    def _rejected(self, raw: TopicPartition, record: SourceRecord, reason: str) -> RejectedDocument:
+        """Ask the steps themselves, one after the other: they say which numbers decided."""
+        passed: list[Document] = []
+        outcome = self._stages.outcome(record, (), passed)
+        detail = outcome.detail if outcome.kind is Kind.FILTERED else NO_TOKENS_DETAIL
+        place = RecordPlace(raw.topic, raw.partition, record.offset)
+        return RejectedDocument(self._settled.stream.name, place, record.timestamp, reason, detail, passed[-1])

@@ -39,14 +39,13 @@ from ...milling.tokenizers import EngineName, TokenizerFile
 from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
-from ..verify.reference_sample import ReferenceSample
-from .pack_state import PackFiles
+from ..verify.sides import ReferenceSample
+from .packed_partition import ChainEnd, PackFiles
 from .parted_sources import Part, ScannedPart, read_slices, scan
-from .partition_packer import ChainEnd
 
 if TYPE_CHECKING:  # they import what is here
     from .pack_verification import PartitionVerifier
-    from .partition_packer import PartitionPacker
+    from .packed_partition import PartitionPacker
 
 T = TypeVar("T")
 Integers: TypeAlias = npt.NDArray[np.int64]

@@ -22,16 +22,13 @@ from ...milling.tokenizers import TokenizerFile, reference_of
 from ...settings import Settings
 from ...sources.file_sources import Reading
 from ...sources.items import DocumentSource
-from ..produce.sender import Acknowledged
-from ..produce.summary import Progress, Summary, reporting
-from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
-from ..verify.two_sides import StoreSide
+from ..produce.sending import Acknowledged, Progress, Summary, reporting
+from ..verify.sides import ReferenceSample, SampleCheck, Sampler, StoreSide
 from ..verify.verify_bounds import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import BlockRun, ChainResult, EraResult, VerifyDifference, VerifyResult
 from .mill_processes import Judging, Millers, MillTask, joined
-from .pack_state import PackFiles, PackPosition, pack_directory
+from .packed_partition import MESSAGE_BYTES, ChainEnd, PackFiles, PackPosition, genesis_start, pack_directory
 from .packing_run import Dealer, PackPlan, geneses_of, mill_task, plan_pack, require_unchanged
-from .partition_packer import MESSAGE_BYTES, ChainEnd, genesis_start
 
 
 async def verify_pack(

@@ -2,7 +2,7 @@
 
 This process reads, numbers the documents and deals them out (`Dealer`); others mill them (`mill_processes`). A
 document's partition and offset are those that it has on an empty topic of as many partitions. Now and then all that was
-dealt out is made durable, and then noted (`pack_state`): there the same command goes on.
+dealt out is made durable, and then noted (`packed_partition`): there the same command goes on.
 """
 
 import asyncio
@@ -34,12 +34,20 @@ from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ...tasks import in_background
 from ..produce.producing import partition_of
-from ..produce.sender import Acknowledged
-from ..produce.summary import COUNTED, Progress, ReadingPlan, Summary, reporting
+from ..produce.sending import COUNTED, Acknowledged, Progress, ReadingPlan, Summary, reporting
+from . import packed_partition
 from .mill_processes import DocumentBatch, Ends, Judging, Millers, MillTask, batch_of, joined
-from .pack_state import DEAD, SOURCE_LETTERS, PackFiles, PackPosition, PackRun, pack_directory
+from .packed_partition import (
+    DEAD,
+    SOURCE_LETTERS,
+    LetterFile,
+    PackedEras,
+    PackFiles,
+    PackPosition,
+    PackRun,
+    PartitionPacker,
+)
 from .parted_sources import parted
-from .partition_packer import LetterFile, PackedEras, PartitionPacker, behind_end, source_letter
 
 COMMIT_SECONDS: Final = 5.0
 """Between two commits: what is done again after a kill."""
@@ -110,7 +118,7 @@ async def pack(
     with ExitStack() as stack:
         store = Store.open_or_create(settings.store)
         stack.callback(StoreLock(store.path, exclusive=True).close)
-        files = PackFiles(pack_directory(store.path, raw_topic, own.stream_suffix))
+        files = PackFiles(packed_partition.pack_directory(store.path, raw_topic, own.stream_suffix))
         summary.letters = str(files.letters(DEAD, "*"))
         identity = plan.identity or ""
         first_offset, seen = 1 if identity else 0, tuple(map(_seen, sources))  # a run of produce begins with a marker
@@ -226,7 +234,7 @@ class _Call:
         self._summary.refuse(refused, ends=not self._dealer.number and self._plan.on_error == "skip")
         if self._plan.on_error == "dead-letter":
             run = xxhash.xxh32_hexdigest(self._run.run.encode())
-            letter = source_letter(self._summary.topic, run, refused.where, refused.why, refused.data)
+            letter = packed_partition.source_letter(self._summary.topic, run, refused.where, refused.why, refused.data)
             self._letters.add([letter])
 
     def _fail(self, why: str) -> NoReturn:
@@ -236,7 +244,7 @@ class _Call:
     def _require_open(self) -> None:
         for eras in self._eras.values():
             if eras.ended:
-                raise behind_end(eras.genesis.stream, "documents (--limit)")
+                raise packed_partition.behind_end(eras.genesis.stream, "documents (--limit)")
         if self._position.flushed:
             raise InputError(
                 "the open blocks were filled with padding behind the documents that an earlier call packed (--flush), "
@@ -290,7 +298,7 @@ class _Call:
             for chains in (await (await self._begin_commit())).values():
                 for split, eras in self._eras.items():
                     if eras.ended and chains[split].open_tokens:
-                        raise behind_end(eras.genesis.stream, "blocks (--flush)")
+                        raise packed_partition.behind_end(eras.genesis.stream, "blocks (--flush)")
             await self._dealer.flush()
             self._position = replace(self._position, flushed=True)
         ends = await (await self._begin_commit(last=True))

@@ -33,8 +33,7 @@ from ...sources.items import DocumentSource, File, ItemChunk, Place, first_line,
 from ...sources.paths import is_piped
 from .producing import RunPlan, produce
 from .run_notes import run_identity
-from .sender import Acknowledged
-from .summary import Progress, Summary
+from .sending import Acknowledged, Progress, Summary
 
 LANES: Final = 64
 """Lanes of every run: the tasks that a cluster can work on at once. Another number would be another run."""

@@ -26,47 +26,13 @@ from ...kafka.control_topic import settled_streams
 from ...kafka.dead_letters import LetterTopic
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
+from ...sources import source_changes
 from ...sources.items import DocumentSource, Item, Refused, Where
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
-from ...sources.source_changes import (
-    KnownSource,
-    SourceChange,
-    SourceComparison,
-    changes_line,
-    compare_sources,
-    look_at_sources,
-    sources_to_send,
-)
-from .run_notes import (
-    NOTHING_BEFORE,
-    ORDER,
-    BatchMark,
-    RunCheckpoint,
-    RunEnd,
-    RunPosition,
-    RunStart,
-    SentBefore,
-    encode_mark,
-    has_marks,
-    is_complete,
-    partition_ends,
-    read_note,
-    read_position,
-    run_name,
-    settle_note,
-    write_note,
-)
-from .sender import MARK_BYTES, Acknowledged, Sender, SentDocument, batch_bytes, fenced_producer
-from .summary import (
-    Progress,
-    ReadingPlan,
-    Refusals,
-    Summary,
-    reporting,
-    require_dead_letters,
-    require_leaders,
-    topic_settings,
-)
+from ...sources.source_changes import KnownSource, SourceChange, SourceComparison, changes_line, compare_sources
+from . import run_notes, sending
+from .run_notes import BatchMark, RunCheckpoint, RunEnd, RunPosition, RunStart, SentBefore
+from .sending import Acknowledged, Progress, ReadingPlan, Refusals, Sender, SentDocument, Summary
 
 ADVICE: Final = "--restart sends all documents again"
 
@@ -94,23 +60,23 @@ class Resuming:
     def _order(self) -> str:
         """How a part orders documents: the limit of texts decides which of them have a number."""
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
-        return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
+        return run_notes.ORDER if limit == MAX_TEXT_BYTES else f"{run_notes.ORDER} {limit}"
 
     async def next_part(self, partitions: int, *, restart: bool = False) -> _NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.
 
         Raises InputError where a source has changed, and SourceError where nothing says where the run continues.
         """
-        run_start = None if restart else await read_note(self.settings, self.topic, self.run)
+        run_start = None if restart else await run_notes.read_note(self.settings, self.topic, self.run)
         if run_start is None:
             if not restart:
-                ends = await partition_ends(self.settings, self.topic, partitions)
-                if await has_marks(self.settings, self.topic, ends, self.run):
+                ends = await run_notes.partition_ends(self.settings, self.topic, partitions)
+                if await run_notes.has_marks(self.settings, self.topic, ends, self.run):
                     raise SourceError(
                         f"{produced_topic(self.topic)} does not say when this run began, and {self.topic} holds "
                         f"documents of it: {ADVICE}"
                     )
-            looks = await asyncio.to_thread(look_at_sources, self.sources, whole_lines=self.only_new)
+            looks = await asyncio.to_thread(source_changes.look_at_sources, self.sources, whole_lines=self.only_new)
             return await self._begin(partitions, [one.seen for one in looks])
         if len(run_start.offsets) > partitions:
             raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
@@ -119,41 +85,43 @@ class Resuming:
                 "this run began with another limit of texts (max_text_bytes, or another tokenizer), or with a version "
                 f"that orders documents in another way: set the limit back, or {ADVICE}"
             )
-        looks = await asyncio.to_thread(look_at_sources, self.sources, run_start.sources, whole_lines=self.only_new)
+        looks = await asyncio.to_thread(
+            source_changes.look_at_sources, self.sources, run_start.sources, whole_lines=self.only_new
+        )
         found = compare_sources(run_start.sources, looks)
         if found.changes and not self.only_new:
             raise InputError(
                 f"since this run began, its sources have changed: {changes_line(found.changes)}. {_advice(found)}"
             )
-        if run_start.run_end is not None and await is_complete(
+        if run_start.run_end is not None and await run_notes.is_complete(
             self.settings, self.topic, self.run, run_start, run_start.run_end
         ):
             return await self._following(partitions, run_start, run_start.run_end, found)
         run_start = run_start._replace(run_end=None)
         count = sum(seen.sent_now for seen in run_start.sources)
-        position = await read_position(self.settings, self.topic, self.run, run_start, count)
+        position = await run_notes.read_position(self.settings, self.topic, self.run, run_start, count)
         _require_unsent(run_start.sources, position.checkpoint.state, found)
-        sources = sources_to_send(run_start.sources, self.sources)
+        sources = source_changes.sources_to_send(run_start.sources, self.sources)
         return _NextPart(run_start, position, sources, bool(found.of("new", "grown")), [])
 
     async def settle(self, run_start: RunStart, numbers: dict[int, int], after: SentBefore) -> None:
         """Note that all of a part is in the log. Waits for a broker that is away, as sending does."""
         wait = max(self.settings.wait_seconds, 60.0)  # all is acknowledged, only the note is missing
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
-        ends = await retry(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
+        ends = await retry(waiting, lambda: run_notes.partition_ends(self.settings, self.topic, len(run_start.offsets)))
         settled = run_start._replace(run_end=RunEnd(numbers, ends, after))
-        await settle_note(self.client, self.topic, self.run, settled)
+        await run_notes.settle_note(self.client, self.topic, self.run, settled)
 
     async def _begin(
         self, partitions: int, present: Sequence[KnownSource], earlier: RunStart | None = None
     ) -> _NextPart:
-        before = NOTHING_BEFORE if earlier is None or earlier.run_end is None else earlier.run_end.after
-        ends = await partition_ends(self.settings, self.topic, partitions)
+        before = run_notes.NOTHING_BEFORE if earlier is None or earlier.run_end is None else earlier.run_end.after
+        ends = await run_notes.partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
         started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
         run_start = RunStart(started, ends, tuple(present), before, self._order)
-        await write_note(self.client, self.topic, self.run, run_start, earlier)
-        sources = sources_to_send(present, self.sources)
+        await run_notes.write_note(self.client, self.topic, self.run, run_start, earlier)
+        sources = source_changes.sources_to_send(present, self.sources)
         position = RunPosition.nothing(len(sources), partitions, before)
         return _NextPart(run_start, position, sources, more=False, left_out=[])
 
@@ -233,12 +201,12 @@ async def produce(
     """
     plan = plan or RunPlan()
     count = await partition_count(settings, topic)
-    dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else None
+    dead_letters = await sending.require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else None
     summary = Summary(topic, {partition: Acknowledged() for partition in range(count)})
     summary.limit = plan.limit
-    size = batch_bytes(count, await topic_settings(settings, topic))
+    size = sending.batch_bytes(count, await sending.topic_settings(settings, topic))
     try:
-        async with _client(settings, topic, count, size, plan) as client, reporting(summary, progress):
+        async with _client(settings, topic, count, size, plan) as client, sending.reporting(summary, progress):
             run = _Run(settings, client, plan, summary, size, dead_letters)
             if plan.identity is None:
                 await run.all(sources, RunPosition.nothing(len(sources), count))
@@ -247,7 +215,7 @@ async def produce(
                 await _in_parts(resuming, run, plan, summary, count)
     except BrokerError as error:
         with suppress(BrokerError):
-            await require_leaders(settings, topic)
+            await sending.require_leaders(settings, topic)
         raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
     return summary
 
@@ -268,14 +236,15 @@ async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Sum
 async def _client(
     settings: Settings, topic: str, count: int, size: int, plan: RunPlan
 ) -> AsyncIterator[AIOKafkaProducer]:
-    options: dict[str, Any] = {"max_batch_size": size + MARK_BYTES, "compression_type": plan.compression}
+    options: dict[str, Any] = {"max_batch_size": size + sending.MARK_BYTES, "compression_type": plan.compression}
     if plan.identity is None:
         async with producer(settings, **options) as client:
             yield client
     else:
         await ensure_produced(settings, topic)
         topics = {topic: count, produced_topic(topic): 1}
-        async with fenced_producer(settings, run_name(settings, plan.identity), topics, **options) as client:
+        name = run_notes.run_name(settings, plan.identity)
+        async with sending.fenced_producer(settings, name, topics, **options) as client:
             yield client
 
 
@@ -408,7 +377,7 @@ class _Run:
         first = self._checkpoints[0]
         declined = self._refusals.declined_before(first.number)
         checkpoint = first._replace(refused=first.refused + declined, declined=declined)
-        return encode_mark(BatchMark(self._plan.identity or "", self._started_ms, number, checkpoint))
+        return run_notes.encode_mark(BatchMark(self._plan.identity or "", self._started_ms, number, checkpoint))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

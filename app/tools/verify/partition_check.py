@@ -37,8 +37,7 @@ from ...processes import collect_seldom, end_with_parent, keep_loaded, side_proc
 from ...settings import Settings
 from .domain_check import JudgedLog, JudgedRecords
 from .era_check import EraEnds, OtherHashes
-from .reference_sample import ReferenceSample, SampleCheck, Sampler
-from .two_sides import StoreSide, TokenTopic, TopicSide
+from .sides import ReferenceSample, SampleCheck, Sampler, StoreSide, TokenTopic, TopicSide
 from .verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from .verify_result import Advance, BlockRun, ChainResult
 

@@ -25,7 +25,7 @@ from . import verify_bounds
 from .domain_check import DomainCheck, JudgedLog
 from .era_check import EraCheck, EraEndsFiles
 from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
-from .reference_sample import ReferenceSample
+from .sides import ReferenceSample
 from .verify_result import Advance, ChainResult, DomainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
 

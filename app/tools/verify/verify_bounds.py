@@ -26,9 +26,8 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, require_topic
-from ...kafka.token_topic import chain_after, message_of, record_at
+from ...kafka.token_topic import chain_after, message_of, record_at, topic_ranges
 from ...settings import Settings, dead_letter_topic
-from ..kafka_reading import topic_ranges
 
 LOOKS: Final = 10
 """Looks at rows that do not count, before they are called damage: a writer is done with them in a moment."""

@@ -16,7 +16,7 @@ import pytest
 from tests import forked, mills
 from tests.store.chains import STREAM, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets.upload import Upload
+from tokenmill.app.buckets import Upload
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.errors import BucketError
 from tokenmill.recipe import Genesis

@@ -14,8 +14,7 @@ from tests.app.commands import Told, invoke
 from tests.milled import Milled
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets.mirroring import StreamCopy, needs_of
-from tokenmill.app.buckets.upload import Upload
+from tokenmill.app.buckets import StreamCopy, Upload, needs_of
 from tokenmill.app.tools.verify import verify
 from tokenmill.bucket import cache as folders
 from tokenmill.bucket.cache import open_folder

@@ -26,7 +26,7 @@ from tests.app.buckets.scene import (
 )
 from tests.store.chains import STREAM, SUFFIXES, fill, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets.mirroring import StreamCopy
+from tokenmill.app.buckets import StreamCopy
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
 from tokenmill.errors import BucketError, DifferenceError, TokenMillError

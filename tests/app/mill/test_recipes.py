@@ -25,8 +25,8 @@ from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import SchemaWait, plan_topic
 from tokenmill.app.milling.decoding import FramedDecoder, RegisteredSchema
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.failed_records import skip, skip_schema
 from tokenmill.app.tools.inspect.tracing import trace_block
-from tokenmill.app.tools.skip_and_ignore import skip, skip_schema
 from tokenmill.app.tools.verify.verification import verify
 from tokenmill.documents import Record
 from tokenmill.errors import InputError, RegistryError

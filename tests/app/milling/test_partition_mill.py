@@ -39,7 +39,7 @@ from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
 from tokenmill.app.milling.tokenizers.protocol import RawBytes
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import Record
 from tokenmill.errors import PanicError, RecordError, SettingsError, SourceError
 from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point

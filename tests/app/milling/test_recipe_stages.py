@@ -14,7 +14,7 @@ from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.recipe_stages import DocumentFrame, complete, document_frame, open_stages, reopen_stages
 from tokenmill.app.milling.steps.pipeline import read_pipeline
 from tokenmill.app.milling.tokenizers import TokenizerFile, open_engine, probe
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe, canonical_json, plain_differences
 

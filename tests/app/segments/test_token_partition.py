@@ -31,7 +31,7 @@ from tokenmill.app.segments.mirror import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
-from tokenmill.app.tools.repair.store_repair import repair_store
+from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading.continuing import genesis_point

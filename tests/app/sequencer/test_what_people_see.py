@@ -21,8 +21,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
-from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
-from tokenmill.app.tools.inspect.tracing import outcome_of
+from tokenmill.app.tools.inspect.tracing import RejectedDocument, outcome_of, read_rejected
 from tokenmill.errors import InputError, SequencerError, TopicError
 
 EACH = 200

@@ -26,7 +26,7 @@ from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.sources.reading import reading_of
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, read_items
 from tokenmill.app.sources.datasets import DatasetInfo, HubAddress, SplitInfo
-from tokenmill.app.tools.produce.summary import ReadingPlan, dry_run
+from tokenmill.app.tools.produce.sending import ReadingPlan, dry_run
 from tokenmill.errors import InputError
 
 NAME = "owner/name"

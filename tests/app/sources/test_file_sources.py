@@ -24,7 +24,7 @@ from tokenmill.app.sources.file_sources import CHUNK_BYTES, Chunker, FileSource,
 from tokenmill.app.sources.formats import Choice
 from tokenmill.app.sources.items import Bad, Entry, Place, Text, fit_id
 from tokenmill.app.sources.mapping import Mapping
-from tokenmill.app.tools.produce.summary import EXAMPLES, ReadingPlan, Summary, dry_run
+from tokenmill.app.tools.produce.sending import EXAMPLES, ReadingPlan, Summary, dry_run
 from tokenmill.errors import InputError
 
 

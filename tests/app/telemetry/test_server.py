@@ -39,8 +39,7 @@ from tokenmill.app.telemetry.server import (
     serving,
 )
 from tokenmill.app.telemetry.status_document import VERSION, stopped_words
-from tokenmill.app.tools.produce.sender import Acknowledged
-from tokenmill.app.tools.produce.summary import Summary
+from tokenmill.app.tools.produce.sending import Acknowledged, Summary
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.page_server import HANDSHAKE_SECONDS, Page
 

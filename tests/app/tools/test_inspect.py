@@ -23,12 +23,12 @@ async def test_a_stream_tells_its_settings_and_how_far_it_is(milled: Milled) -> 
     report = await inspect_stream(milled.settings, milled.train, milled.settings.store)
 
     wanted = [len(milled.chains[milled.train, partition]) for partition in (0, 1)]
-    assert [chain.blocks for chain in report.chains] == wanted
-    assert [chain.store_blocks for chain in report.chains] == wanted
-    assert [chain.segments for chain in report.chains] == [-(-blocks // 16) for blocks in wanted]
-    assert (report.tokenizer, report.dtype, report.block_tokens) == ("bytes", "uint8", 64)
-    assert report.settings["split"] == "train"
-    assert report.totals["blocks"] == sum(wanted)
+    assert [chain["blocks"] for chain in report["chains"]] == wanted
+    assert [chain["store_blocks"] for chain in report["chains"]] == wanted
+    assert [chain["segments"] for chain in report["chains"]] == [-(-blocks // 16) for blocks in wanted]
+    assert (report["tokenizer"], report["dtype"], report["block_tokens"]) == ("bytes", "uint8", 64)
+    assert report["settings"]["split"] == "train"
+    assert report["blocks"] == sum(wanted)
     with pytest.raises(TopicError, match="there is no stream 'nothing'"):
         await inspect_stream(milled.settings, "nothing")
 
@@ -85,7 +85,7 @@ async def test_messages_of_all_kinds_are_told(milled: Milled) -> None:
     assert [found["sample"] for found in blocks] == [b.tokens.decode(errors="replace") for b in chain[: len(blocks)]]
     assert first["message"]["chain_after"] == chain[len(blocks) - 1].chain.hex()
 
-    end = (await inspect_stream(milled.settings, milled.train)).chains[0].token_range
+    end = (await inspect_stream(milled.settings, milled.train))["chains"][0]["token_range"]
     last = await inspect_message(milled.settings, topic, 0, end[1] - 1 if end is not None else -1)
     assert (last["message"]["kind"], last["message"]["first"]) == ("carry", len(chain))
 
@@ -117,11 +117,11 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
     chain = milled.chains[milled.train, 0]
 
     (sealed,) = inspect_segments(directory / "000000000016.bin")
-    assert (sealed.first, sealed.blocks, sealed.sealed) == (16, 16, True)
-    assert (sealed.chain_before, sealed.chain_after) == (chain[15].chain.hex(), chain[31].chain.hex())
+    assert (sealed["first"], sealed["blocks"], sealed["sealed"]) == (16, 16, True)
+    assert (sealed["chain_before"], sealed["chain_after"]) == (chain[15].chain.hex(), chain[31].chain.hex())
     begun = [p for block in chain[16:32] for p in decode_entry(block.entry) if p.position == 0]
-    assert sealed.documents == len(begun)
-    assert sum(report.blocks for report in inspect_segments(directory)) == len(chain)
+    assert sealed["documents"] == len(begun)
+    assert sum(report["blocks"] for report in inspect_segments(directory)) == len(chain)
 
     copied = tmp_path / "store" / milled.train / "0"
     copied.mkdir(parents=True)

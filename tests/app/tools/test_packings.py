@@ -18,8 +18,8 @@ from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.failed_records import skip
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
-from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.consumers import Documents
 from tokenmill.errors import FingerprintError, InputError

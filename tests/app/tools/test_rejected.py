@@ -19,8 +19,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
 from tokenmill.app.sources import Reading, find_sources, shape_for
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
-from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
-from tokenmill.app.tools.trial_run import TrialRun, plan_trial, trial_settings
+from tokenmill.app.tools.inspect.tracing import RejectedDocument, read_rejected
+from tokenmill.app.tools.trial import TrialRun, plan_trial, trial_settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
 

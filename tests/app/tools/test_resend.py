@@ -27,7 +27,7 @@ from tokenmill.app.kafka.dead_letters import (
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.tools.resend import (
+from tokenmill.app.tools.failed_records import (
     RESENT,
     ResendOutcome,
     ResendRequest,
@@ -209,8 +209,8 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     async def client(_: Settings) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr("tokenmill.app.tools.resend.read_dead_letters", read)
-    monkeypatch.setattr("tokenmill.app.tools.resend.producer", client)
+    monkeypatch.setattr("tokenmill.app.tools.failed_records.read_dead_letters", read)
+    monkeypatch.setattr("tokenmill.app.tools.failed_records.producer", client)
     reported: list[int] = []
     done = ResendOutcome()
 

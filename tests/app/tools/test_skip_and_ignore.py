@@ -9,7 +9,7 @@ from tests.milled import Milled, all_in_eras
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.outcomes import SKIPPED
-from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.failed_records import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError, TopicError
 
@@ -28,9 +28,9 @@ def test_a_skipped_record_no_longer_kills_workers(broker: Broker, topic: TopicFa
         first = service.mill()[0]
         assert first.process.wait(WAIT_SECONDS) == 13
 
-        skipped = in_own_loop(lambda: skip(settings, settings.raw_topics[0], 0, POISON))
+        skipped, _ = in_own_loop(lambda: skip(settings, settings.raw_topics[0], 0, POISON))
 
-        assert list(skipped.streams) == [stream.name for stream in settings.streams()]
+        assert skipped == [stream.name for stream in settings.streams()]
         service.mill()
         service.segment()
         chains = service.wait_until_complete(skips=[POISON])

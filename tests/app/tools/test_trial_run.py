@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tokenmill.app.funnel.trial import TrialResult
 from tokenmill.app.milling.steps.pipeline import PROFILES
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, GivenSource, Item, Reading, find_sources, shape_for
 from tokenmill.app.sources.items import ItemChunk, Place
-from tokenmill.app.tools import trial_run
-from tokenmill.app.tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
+from tokenmill.app.tools import trial
+from tokenmill.app.tools.trial import TrialProgress, TrialResult, TrialRun, plan_trial, trial_settings
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
@@ -123,7 +122,7 @@ def test_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """No more is in memory than a part and a chunk; the result is the same."""
     file = jsonl(tmp_path / "a.jsonl", *[{"text": f"{n} words"} for n in range(20)])
     whole, _ = tried(run_of(Settings(steps=SHORT), file))
-    monkeypatch.setattr(trial_run, "PART_RECORDS", 1)
+    monkeypatch.setattr(trial, "PART_RECORDS", 1)
     sources = [GivenSource([Item(line, "") for line in file.read_bytes().splitlines()])]
     own = trial_settings(Settings(steps=SHORT), "raw-text")
     run = TrialRun(plan_trial(own, 3)[1], sources, lambda _: None)

@@ -21,7 +21,7 @@ from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
 from tests.bucket.server import PROGRAMS, Server, login
 from tests.store.chains import STREAM
-from tokenmill.app.buckets.mirroring import StreamCopy
+from tokenmill.app.buckets import StreamCopy
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.items import Place
 from tokenmill.bucket.fetching import streams_of

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tokenmill.app.milling.tokenizers import Engine, TokenizerFile, open_engine
-from tokenmill.app.milling.training_tokenizer import train_tokenizer
+from tokenmill.app.tools.tokenizers import train_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,10 @@ from tokenmill.app.milling.duplicates.signatures import Near
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.packed import packed_rejects, packed_streams
 from tokenmill.app.tools.pack import packing_run
-from tokenmill.app.tools.pack.pack_state import PackFiles, pack_directory
 from tokenmill.app.tools.pack.pack_verification import verify_pack
+from tokenmill.app.tools.pack.packed_partition import PackFiles, pack_directory
 from tokenmill.app.tools.produce.producing import partition_of
-from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.sides import ReferenceSample
 
 NEAR = {"name": "near", "window": 400, "bands": 10, "rows": 3}
 PARAMETERS = Near(window=400, bands=10, rows=3)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.tools.pack.partition_packer import era_ends
+from tokenmill.app.tools.pack.packed_partition import era_ends
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=5)
 

@@ -10,7 +10,7 @@ from tests.app.sources.files import write_jsonl
 from tests.app.tools.pack.packing import content, pack_into, require_equal, rows, small_settings
 from tests.store.chains import flip
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.repair.store_repair import examine_store, repair_store
+from tokenmill.app.tools.repair import examine_store, repair_store
 from tokenmill.errors import DamagedError
 
 STREAM = "raw-text.train"

@@ -18,7 +18,7 @@ from tokenmill.app.sources import DocumentSource, Item, find_sources, read_items
 from tokenmill.app.sources.sql import SqlSource
 from tokenmill.app.tools.pack.pack_verification import verify_pack
 from tokenmill.app.tools.pack.packing_run import PackSummary, pack
-from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.sides import ReferenceSample
 from tokenmill.errors import InputError
 
 Row = dict[str, Any]

@@ -31,7 +31,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run, parted_sources
 from tokenmill.app.tools.pack.pack_verification import verify_pack
 from tokenmill.app.tools.pack.packing_run import held_recipe
-from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.sides import ReferenceSample
 from tokenmill.app.tools.verify.verify_result import VerifyResult
 from tokenmill.consumers import Batches
 from tokenmill.errors import (

@@ -198,11 +198,11 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
-        monkeypatch.setattr(f"{package}.summary.described", described)
-        for module in ("producing", "sender"):
+        monkeypatch.setattr(f"{package}.sending.described", described)
+        for module in ("producing", "sending"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
         monkeypatch.setattr(f"{package}.run_notes.consumer", consumer)
-        for module in ("producing", "summary"):
+        for module in ("producing", "sending"):
             monkeypatch.setattr(f"{package}.{module}.partition_count", count)
         monkeypatch.setattr(f"{package}.producing.ensure_produced", ensured)
 

@@ -23,10 +23,10 @@ from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, Scripted
 from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
-from tokenmill.app.tools.produce import producing
+from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark, run_identity
-from tokenmill.app.tools.produce.summary import Summary
+from tokenmill.app.tools.produce.sending import Summary
 from tokenmill.errors import InputError, SourceError
 
 SETTINGS = Settings()
@@ -135,7 +135,7 @@ class World:
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 3)
-    monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sending.BATCH_BYTES", 300)
     monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
     monkeypatch.setattr("tokenmill.app.sources.reading_order.WAIT_SECONDS", 0.001)
     return monkeypatch
@@ -185,7 +185,7 @@ def test_killed_calls_send_each_document_once_and_in_order(
     assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
     all_of.kafka.install(small)
     with small.context() as watched:
-        watched.setattr("tokenmill.app.tools.produce.producing.read_position", None)
+        watched.setattr("tokenmill.app.tools.produce.run_notes.read_position", None)
         again = all_of.call()
     assert again is not None, "that all is there is noted, and still believed"
     assert (again.before, again.documents, again.refused) == (summary.before + summary.documents, 0, summary.refused)
@@ -350,7 +350,7 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
     some.call(limit=10)
     for name, value in (("ORDER", "another"), ("SETTINGS", Settings(tokenizer="tokenizer.json"))):
         with small.context() as changed:
-            changed.setattr(sys.modules[__name__] if name == "SETTINGS" else producing, name, value)
+            changed.setattr(sys.modules[__name__] if name == "SETTINGS" else run_notes, name, value)
             with pytest.raises(
                 InputError, match=r"another limit of texts \(max_text_bytes, .*orders documents in another"
             ):
@@ -366,7 +366,7 @@ def test_a_run_of_another_order_is_refused_and_can_be_sent_again(tmp_path: Path,
     some.corpus.unwelcome = 0.0
     some.corpus.grow(files=1, lines=60)
     with small.context() as earlier:
-        earlier.setattr("tokenmill.app.tools.produce.producing.ORDER", "1048576 4096 2 4")
+        earlier.setattr("tokenmill.app.tools.produce.run_notes.ORDER", "1048576 4096 2 4")
         some.call(after=4)
     with pytest.raises(InputError, match=r"a version that orders documents in another way: .*--restart"):
         some.call()
@@ -388,7 +388,7 @@ def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.Monk
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Brokers that do not answer for long are no reason to be silent."""
-    small.setattr("tokenmill.app.tools.produce.summary.PROGRESS_SECONDS", 0.001)
+    small.setattr("tokenmill.app.tools.produce.sending.PROGRESS_SECONDS", 0.001)
     some = world(tmp_path, small, seed=5)
     some.corpus.grow(files=1, lines=9)
     told: list[int] = []

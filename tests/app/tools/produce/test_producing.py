@@ -30,7 +30,7 @@ from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
 from tokenmill.app.tools.produce.producing import RunPlan, flush, partition_of, produce
 from tokenmill.app.tools.produce.run_notes import run_identity
-from tokenmill.app.tools.produce.summary import dry_run, require_leaders
+from tokenmill.app.tools.produce.sending import dry_run, require_leaders
 from tokenmill.documents import FLUSH_HEADER
 from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
 

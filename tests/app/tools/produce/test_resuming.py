@@ -20,10 +20,10 @@ from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
-from tokenmill.app.tools.produce import producing
+from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import Resuming, RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
-from tokenmill.app.tools.produce.summary import Summary
+from tokenmill.app.tools.produce.sending import Summary
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
 
 
@@ -249,9 +249,9 @@ async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypat
     async def settle(_client: object, _topic: str, _run: str, run_start: RunStart) -> None:
         noted.append(run_start)
 
-    monkeypatch.setattr(producing, "partition_ends", ends)
+    monkeypatch.setattr(run_notes, "partition_ends", ends)
     monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(producing, "settle_note", settle)
+    monkeypatch.setattr(run_notes, "settle_note", settle)
     client: Any = object()
     run_start = RunStart(1, {0: 0}, ())
     await Resuming(Settings(), client, "raw", "run", []).settle(run_start, {0: 6}, NOTHING_BEFORE)

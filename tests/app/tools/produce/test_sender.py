@@ -22,7 +22,7 @@ from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer, sending_to
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER
-from tokenmill.app.tools.produce.sender import (
+from tokenmill.app.tools.produce.sending import (
     BATCH_BYTES,
     OPEN_BYTES,
     RECORD_BYTES,
@@ -276,7 +276,7 @@ async def test_settle_tells_what_was_refused_while_it_waited() -> None:
 
 async def test_brokers_that_are_silent_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while without any acknowledgement."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.sender.SILENCE_SECONDS", 0.01)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sending.SILENCE_SECONDS", 0.01)
     some = Sending()
     some.put(0)
     with pytest.raises(KafkaTimeoutError):

@@ -17,7 +17,7 @@ from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
-from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.sides import ReferenceSample
 from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.reading.acceptance import Acceptor, Taken

@@ -19,7 +19,7 @@ from tokenmill.app import processes
 from tokenmill.app.kafka.control_topic import settled_stream
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition, check_partitions
-from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.sides import ReferenceSample
 from tokenmill.app.tools.verify.verify_bounds import take_marks
 from tokenmill.app.tools.verify.verify_result import Advance, ChainResult
 from tokenmill.errors import SourceError, TokenMillError

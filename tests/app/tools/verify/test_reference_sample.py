@@ -13,7 +13,7 @@ from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, misc
 from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
-from tokenmill.app.tools.verify.reference_sample import (
+from tokenmill.app.tools.verify.sides import (
     EVERY_BYTES,
     FIRST_BYTES,
     RUN_BYTES,

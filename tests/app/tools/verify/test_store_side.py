@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.chains import STREAM, fill, flip, make_chain, make_info, make_store, segment_of
-from tokenmill.app.tools.verify.two_sides import StoreSide
+from tokenmill.app.tools.verify.sides import StoreSide
 from tokenmill.app.tools.verify.verify_bounds import StoreMark
 from tokenmill.app.tools.verify.verify_result import BlockRun, ChainResult, VerifyDifference
 from tokenmill.store import Store

@@ -8,8 +8,8 @@ import pytest
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.kafka.control_log import IgnoreList, record_hash
-from tokenmill.app.tools.verify import two_sides
-from tokenmill.app.tools.verify.two_sides import RogueMessageError, TokenTopic
+from tokenmill.app.tools.verify import sides
+from tokenmill.app.tools.verify.sides import RogueMessageError, TokenTopic
 from tokenmill.app.tools.verify.verify_bounds import VerifiedChain
 from tokenmill.app.tools.verify.verify_result import BlockRun
 from tokenmill.wire.message import Message
@@ -179,7 +179,7 @@ async def test_no_more_is_read_ahead_than_the_source_needs(
     assert [carry.cursor.next_offset for carry in side.carries] == [4]
     assert len(side.ends) < 16
 
-    monkeypatch.setattr(two_sides, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(sides, "AHEAD_BYTES", 1)
     side = topic(stream)
     await side.start()
     for _ in range(3):

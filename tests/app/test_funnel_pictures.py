@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.funnel.test_retention import TOTALS
 from tests.app.milling.test_columns import with_steps
+from tests.app.test_funnel import TOTALS
 from tests.mills import RECIPE, make_source
-from tokenmill.app.funnel.retention import (
+from tokenmill.app.funnel import (
     Retention,
     funnel_bars,
     languages_line,
@@ -16,8 +16,8 @@ from tokenmill.app.funnel.retention import (
     terminal_plot,
     write_png,
 )
-from tokenmill.app.funnel.trial import Trial
 from tokenmill.app.milling.steps.language import LanguageStep
+from tokenmill.app.tools.trial import Trial
 from tokenmill.errors import InputError
 
 

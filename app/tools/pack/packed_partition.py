@@ -1,4 +1,15 @@
-"""What packing writes into the store: one partition, in the process that mills it, and the eras of a stream.
+"""What packing writes: partitions of a store, eras, and the state from which the same command goes on.
+
+::
+
+    <store>/pack/<name>/run.json         which command it is, and its sources; once
+    <store>/pack/<name>/position.json    a place between two chunks of the reading order
+    <store>/pack/<name>/<partition>.json where the chains of a partition continue
+    <store>/pack/<name>/*.jsonl          what became no document (`letters`)
+
+A partition's file is written after the blocks of its chains are committed, and ``position.json`` after the files of all
+partitions: each is at the position, or further. Documents are a function of the sources, so what is between the
+two is made again, and a chain passes over what it has.
 
 Eras are closed by the number of blocks alone, so that equal sources give equal eras; and when a call has read
 everything: only then is it known which part of the whole each partition has.
@@ -6,37 +17,181 @@ everything: only then is it known which part of the whole each partition has.
 
 import os
 import time
+from base64 import b64decode, b64encode
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import orjson
 
 from tokenmill.documents import SourceRecord
 from tokenmill.eras import Era, EraLog, close_era
-from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError
+from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError, StoreError
 from tokenmill.reading.acceptance import Blocks
 from tokenmill.reading.continuing import Extent, ResumePoint, genesis_point, resume_point
-from tokenmill.recipe import Genesis
-from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_partition
-from tokenmill.store.layout import blaming, partition_directory, repair_advice, sync_directory, write_at
+from tokenmill.recipe import Genesis, canonical_json
+from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, layout, open_partition
+from tokenmill.store.layout import blaming, partition_directory, put_file, sync_directory
 from tokenmill.store.sealing import UNKNOWN
-from tokenmill.untrusted import open_regular
+from tokenmill.untrusted import open_regular, read_json_file
 from tokenmill.wire.chain import genesis_hash
-from tokenmill.wire.message import Message
+from tokenmill.wire.message import Message, decode_message, encode_header
 from tokenmill.wire.totals import Totals
 
 from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
 from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import ChainMill, Looked, PartitionMill
-from ..produce.run_notes import utf8
+from ...sources.items import Place
+from ...sources.reading_order import LaneState, OrderState
+from ...sources.source_changes import KnownSource
+from ..produce.run_notes import ORDER, utf8
 from ..verify.verify_result import ChainResult
-from .pack_state import DEAD, REJECTED, PartitionState
 
 if TYPE_CHECKING:
     from .mill_processes import MillTask
+
+
+T = TypeVar("T")
+RUN_FILE: Final = "run.json"
+POSITION_FILE: Final = "position.json"
+SOURCE_LETTERS: Final = "sources"
+"""Stands for the partition in the name of the file of what cannot be a document before it has one."""
+DEAD: Final = "dead-letters"
+REJECTED: Final = "rejected"
+"""Names of a partition's files of letters; its number and a suffix follow."""
+MOST_BYTES: Final = 1 << 30
+"""Of a file here: of a million sources, ``run.json`` has a hundred megabytes."""
+_ADVICE: Final = "pack into another store, or verify this one (--verify) and keep it as it is"
+
+
+def pack_directory(store: Path, raw_topic: str, stream_suffix: str) -> Path:
+    """Return where the state of the pack of a raw topic's streams is."""
+    return store / layout.PACK_DIRECTORY / f"{raw_topic}{stream_suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class PackRun:
+    """Which command fills the streams."""
+
+    run: str
+    """The command's identity (`run_identity`); empty where no other call can continue it."""
+    partitions: int
+    first_offset: int
+    closed: int
+    """Milliseconds that eras have as the time of their closing: that of the newest source."""
+    sources: tuple[KnownSource, ...]
+    """As they were at the beginning; without digests until they are known."""
+    order: str = ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class PackPosition:
+    """A place between two chunks: all documents before it are milled, in all partitions, and durable."""
+
+    number: int
+    state: OrderState
+    offsets: tuple[int, ...]
+    refused: int = 0
+    broken: int = 0
+    unmet: int = 0
+    without_field: int = 0
+    letters: int = 0
+    flushed: bool = False
+    kept: int = 0
+    """How many documents before the place are no duplicates, where these are looked for."""
+
+    @classmethod
+    def start(cls, sources: int, run: PackRun) -> Self:
+        """Return the beginning."""
+        return cls(0, OrderState.start(sources), (run.first_offset,) * run.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Where the chains of a partition continue."""
+
+    carries: Mapping[str, Message] = field(default_factory=dict)
+    letters: Mapping[str, int] = field(default_factory=dict)
+    """By name: bytes of the partition's files of letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackFiles:
+    """The files of a pack. What is written is durable when the call returns."""
+
+    directory: Path
+
+    def make(self) -> None:
+        """Make the directory."""
+        with blaming(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            layout.sync_way_to(self.directory)
+
+    def letters(self, name: str, partition: int | str) -> Path:
+        """Return the file of what was left out of a partition: `DEAD` letters, or documents that are `REJECTED`."""
+        return self.directory / f"{name}-{partition}.jsonl"
+
+    def read_run(self) -> PackRun | None:
+        """Return the run, or None; StoreError where another version wrote it, DamagedError where it was changed."""
+        run = self._read(
+            RUN_FILE,
+            lambda values: PackRun(**values | {"sources": tuple(KnownSource(*seen) for seen in values["sources"])}),
+        )
+        if run is not None and run.order != ORDER:
+            raise StoreError(f"{self.directory}: this version reads files in another order than the one that began it")
+        return run
+
+    def write_run(self, run: PackRun) -> None:
+        """Write the run."""
+        values = asdict(run) | {"sources": [[utf8(seen.name), *seen[1:]] for seen in run.sources]}
+        self._write(RUN_FILE, values)
+
+    def read_position(self) -> PackPosition | None:
+        """Return the position; None where there is none yet. Raises as `read_run`."""
+        return self._read(POSITION_FILE, _position_of)
+
+    def write_position(self, position: PackPosition) -> None:
+        """Write the position."""
+        turn, lanes = position.state
+        state = [turn, [[lane.file, *lane.place] for lane in lanes]]
+        self._write(POSITION_FILE, asdict(position) | {"state": state, "offsets": list(position.offsets)})
+
+    def read_partition(self, partition: int) -> PartitionState:
+        """Return a partition's state. Raises as `read_run`."""
+        return self._read(f"{partition}.json", _partition_of) or PartitionState()
+
+    def write_partition(self, partition: int, state: PartitionState) -> None:
+        """Write a partition's state."""
+        carries = {split: b64encode(encode_header(carry)).decode() for split, carry in state.carries.items()}
+        self._write(f"{partition}.json", {"carries": carries, "letters": dict(state.letters)})
+
+    def _read(self, name: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
+        path = self.directory / name
+        try:
+            return decode(read_json_file(path, most=MOST_BYTES))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise layout.unreadable(path, error) from error
+        except (TypeError, KeyError, ValueError, AttributeError, DamagedError) as error:
+            raise DamagedError(f"{path} is not what was written there ({error!r})", _ADVICE) from error
+
+    def _write(self, name: str, values: Mapping[str, Any]) -> None:
+        with blaming(self.directory):
+            put_file(self.directory / name, canonical_json(values) + b"\n")
+
+
+def _position_of(values: dict[str, Any]) -> PackPosition:
+    turn, lanes = values.pop("state")
+    state = OrderState(turn, tuple(LaneState(file, Place(entry, byte)) for file, entry, byte in lanes))
+    return PackPosition(state=state, offsets=tuple(values.pop("offsets")), **values)
+
+
+def _partition_of(values: dict[str, Any]) -> PartitionState:
+    carries = {split: decode_message(b64decode(header), None) for split, header in values["carries"].items()}
+    return PartitionState(carries, values["letters"])
 
 
 MESSAGE_BYTES: Final = 4 << 20
@@ -67,7 +222,7 @@ class LetterFile:
             if self._descriptor < 0:
                 self._descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
                 sync_directory(self._path.parent)
-            write_at(self._descriptor, bytes(data), self.size)
+            layout.write_at(self._descriptor, bytes(data), self.size)
         self.size += len(data)
 
     def sync(self) -> None:
@@ -138,7 +293,9 @@ class PartitionPacker:
             held, packed = open_partition(store.path, genesis.stream, partition).blocks, point.cursor.block
             if held < packed:
                 place = partition_directory(store.path, genesis.stream, partition)
-                raise DamagedError(f"{place} holds {held} blocks, and {packed} were packed", repair_advice(place))
+                raise DamagedError(
+                    f"{place} holds {held} blocks, and {packed} were packed", layout.repair_advice(place)
+                )
             self._writers[split] = _open_writer(store, genesis.stream, partition)
             chains.append(ChainMill(genesis.recipe, point, message_bytes=MESSAGE_BYTES))
         self._letters = {

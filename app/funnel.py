@@ -20,6 +20,7 @@ from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 UNNAMED = ""
 """The step of a reason of which the totals do not say it."""
 

@@ -1,33 +1,46 @@
-"""Repairing a partition: damaged and missing segments are rebuilt, byte for byte, with the help of a donor.
+"""Repairing a store from the token topic or another store: damaged and missing segments are rebuilt, byte for byte.
 
 Each block is proven by the hashes that are known. A repair that was killed goes on when it is called again: how it is
 written, and takes its place, is in docs/format.md ("Checking and repairing").
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from hashlib import sha256
 from itertools import chain, count, pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError, StoreError
 from tokenmill.reading.continuing import Extent
-from tokenmill.recipe import canonical_json
-from tokenmill.store import layout, sealing
+from tokenmill.recipe import Recipe, canonical_json
+from tokenmill.store import layout, open_eras, partitions_in, sealing
 from tokenmill.store.eras import EraReader
-from tokenmill.store.layout import SegmentPaths, damaged, sync_directory
+from tokenmill.store.layout import SegmentPaths, damaged, partition_directory, sync_directory
 from tokenmill.store.reader import PartitionReader
-from tokenmill.store.sealing import Manifest, Rows, chain_after, load_manifest
+from tokenmill.store.sealing import Rows, chain_after, load_manifest
 from tokenmill.store.store import Start, StreamInfo, read_start, read_stream, write_start
 from tokenmill.store.writer import check_blocks, check_link, continues, read_log
-from tokenmill.untrusted import read_json_file, read_regular
-from tokenmill.wire.chain import next_hash
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_json_file, read_regular
+from tokenmill.wire.chain import next_hash, roll
+from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import entry_size
+
+from ..kafka.clients import consumer, offsets, read_range
+from ..kafka.control_topic import settled_stream, tokenizer_of
+from ..kafka.token_topic import message_of, offset_before, readable, record_at
+from ..settings import Settings
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
             f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
             "store of the same stream"
         )
-    directory = layout.partition_directory(store, info.name, partition)
+    directory = partition_directory(store, info.name, partition)
     reader = PartitionReader(directory, theirs, partition, on_damage="skip")
 
     def give(first: int, end: int) -> Iterator[Given]:
@@ -99,8 +112,9 @@ def salvage(
     rows, sealed_before = _rows(paths, info, partition)
     chain_before = chain_before or sealed_before
     own = {given.number: given for given in _own(paths, info, rows, chain_before)}
-    if _is_foreign(paths.first, rows, own, chain_before):
-        rows, own = rows[:0], {}
+    head = own.get(paths.first)
+    if head and chain_before and next_hash(chain_before, head.tokens, head.entry) != chain_after(rows, 0):
+        rows, own = rows[:0], {}  # another chain's: a commit log does not name its chain
     full = not last or paths.manifest.exists() or paths.index.exists()
     blocks = info.segment_blocks if full else max(len(rows), _claimed(paths, info), named)
     if not full and blocks != named:
@@ -146,14 +160,6 @@ def _own(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes 
         if (crc32(block), crc32(entry)) == (rows["tokens_crc"][local], rows["entry_crc"][local]):
             before = chain_after(rows, local - 1) if local else chain_before
             yield Given(paths.first + local, block, entry, before)
-
-
-def _is_foreign(first: int, rows: Rows, own: dict[int, Given], chain_before: bytes | None) -> bool:
-    """Whether the segment is another chain's: a commit log does not name its chain."""
-    given = own.get(first)
-    if given is None or chain_before is None:
-        return False
-    return next_hash(chain_before, given.tokens, given.entry) != chain_after(rows, 0)
 
 
 def _unproven(
@@ -337,7 +343,13 @@ def _examine_segment(
     """Return the chain hash after a segment; ``wanted`` blocks must be there if ``whole``, or if its log is torn."""
     manifest = load_manifest(paths, info, partition)
     if manifest is not None:
-        _examine_sealed(paths, info, manifest, before)
+        if before is not None and manifest.chain_before != before.hex():
+            raise damaged(paths.manifest, "it does not continue the chain before it")
+        rows = sealing.load_index(paths, manifest)
+        sealing.check_sizes(paths, manifest)
+        sealing.check_sealed(paths, info, manifest, sealing.check_data(paths, info, rows))
+        if not continues(paths, info, rows, bytes.fromhex(manifest.chain_before)):
+            raise damaged(paths.manifest, "its first block does not continue the chain hash that it says")
         return bytes.fromhex(manifest.chain_after)
     why = f"the eras name {wanted}" if last else "later segments exist"
     if whole and not any(path.exists() for path in paths.all):
@@ -351,16 +363,6 @@ def _examine_segment(
     if len(rows) < wanted and (whole or found.end < len(log)):
         raise damaged(paths.commits, f"it holds {len(rows)} blocks, but {why}")
     return chain_after(rows, -1) if len(rows) else before
-
-
-def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, chain_before: bytes | None) -> None:
-    if chain_before is not None and manifest.chain_before != chain_before.hex():
-        raise damaged(paths.manifest, "it does not continue the chain before it")
-    rows = sealing.load_index(paths, manifest)
-    sealing.check_sizes(paths, manifest)
-    sealing.check_sealed(paths, info, manifest, sealing.check_data(paths, info, rows))
-    if not continues(paths, info, rows, bytes.fromhex(manifest.chain_before)):
-        raise damaged(paths.manifest, "its first block does not continue the chain hash that it says")
 
 
 def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: Donor) -> Iterator[Repaired]:
@@ -480,8 +482,8 @@ def _difference(number: int) -> DifferenceError:
 
 
 def _runs(numbers: Sequence[int]) -> list[range]:
-    ends = [n for n, (low, high) in enumerate(pairwise(numbers), 1) if high != low + 1]
-    return [range(numbers[a], numbers[b - 1] + 1) for a, b in pairwise([0, *ends, len(numbers)])]
+    borders = [n for n, (low, high) in enumerate(pairwise(numbers), 1) if high != low + 1]
+    return [range(numbers[a], numbers[b - 1] + 1) for a, b in pairwise([0, *borders, len(numbers)]) if b]
 
 
 def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
@@ -502,3 +504,193 @@ def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     start = Start(firsts[0], chain)
     write_start(directory, start)
     return start
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDonor:
+    """One token partition, as a `Donor`."""
+
+    settings: Settings
+    recipe: Recipe
+    tokens: TopicPartition
+
+    def __call__(self, first: int, end: int) -> list[Given]:
+        """Return what the topic retains of the blocks ``[first, end)``, without messages that no reader takes."""
+        return asyncio.run(self._read(first, end))
+
+    async def _read(self, first: int, end: int) -> list[Given]:
+        async with consumer(self.settings) as client:
+            span = (await offsets(client, [self.tokens]))[self.tokens]
+            low = span[0]
+            try:
+                oldest = await record_at(client, self.tokens, *span)
+                if oldest is None or (span[0] and message_of(oldest, self.tokens).first >= end):
+                    return []
+                low = await offset_before(client, self.tokens, self.recipe.fingerprint, first, span)
+            except DamagedError as error:  # another writer's message: what is wanted may be anywhere
+                log.warning("reading the whole partition", reason=str(error))
+            found = await self._collect(client, (low, span[1]), first, end)
+            lacks = len({block.number for block in found}) < end - first
+            if lacks and low > span[0]:  # written again, below what the search looked at
+                found = await self._collect(client, span, first, end)
+            return found
+
+    async def _collect(self, client: AIOKafkaConsumer, span: tuple[int, int], first: int, end: int) -> list[Given]:
+        found: list[Given] = []
+        missing = set(range(first, end))
+        async for record in read_range(client, self.tokens, *span):
+            message = readable(record, self.recipe.fingerprint)
+            blocks = () if message is None else self._blocks(message)
+            wanted = [block for block in blocks if first <= block.number < end]
+            found += wanted
+            missing -= {block.number for block in wanted}
+            if not missing:
+                break
+        return found
+
+    def _blocks(self, message: Message) -> list[Given]:
+        """Return the blocks of a message, if it agrees with itself; else none."""
+        size = self.recipe.block_bytes
+        if len(message.tokens) != message.count * size:
+            return []
+        *before, after = message.before, *roll(message.before, message.tokens, message.entries)
+        numbers, places = count(message.first), range(0, len(message.tokens), size)
+        tokens = (bytes(message.tokens[at : at + size]) for at in places)
+        given = map(Given, numbers, tokens, message.entries, before)
+        return list(given) if after == message.after else []
+
+
+def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
+    """Return description and tokenizer as another store has them; raises DamagedError where they are damaged."""
+    info = read_stream(store, stream).in_stores()
+    path = layout.stream_directory(store, stream) / layout.TOKENIZER_FILE
+    tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
+    if tokenizer is not None and info.recipe.get("tokenizer_sha256") not in {None, sha256(tokenizer).hexdigest()}:
+        raise DamagedError(f"{path} is not the tokenizer of its stream", "Give another store, or the token topic")
+    return info, tokenizer
+
+
+def rewrite_description(
+    store: Path, stream: str, right: Callable[[], tuple[StreamInfo, bytes | None]]
+) -> tuple[StreamInfo, list[str]]:
+    """Return the description of a stream, and what was written again of it; damaged files are kept beside.
+
+    ``right`` gives what both files must be. Raises FingerprintError where the store's stream of that name is another,
+    and StoreError where the store lacks it.
+    """
+    directory = layout.stream_directory(store, stream)
+    if not directory.is_dir():
+        raise StoreError(f"there is no {directory}: give the store's directory, and a stream that it holds")
+    info, tokenizer = right()
+    rewritten = []
+    for name, content in ((layout.STREAM_FILE, info.encode()), (layout.TOKENIZER_FILE, tokenizer)):
+        path = directory / name
+        if content is None or (path.exists() and read_regular(path) == content):
+            continue
+        if name == layout.STREAM_FILE:
+            _require_damage(store, stream, info)
+        if path.exists():
+            link_aside(path)
+        layout.put_file(path, content)
+        rewritten.append(str(path))
+    return info, rewritten
+
+
+def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
+    """Check that a description that differs is damaged, and not another stream's."""
+    try:
+        known = read_stream(store, stream)
+    except (DamagedError, StoreError):
+        return
+    raise FingerprintError(
+        f"{store} holds a stream {stream} made with other settings ({known.differences(info)}): give the brokers or "
+        "the store of the same stream"
+    )
+
+
+class PartitionRepair(NamedTuple):
+    """One partition."""
+
+    stream: str
+    partition: int
+    segments: Sequence[Repaired]
+
+    @property
+    def lost(self) -> list[range]:
+        """Blocks that nothing gives back; runs that touch are one."""
+        return _runs([number for segment in self.segments for run in segment.lost for number in run])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        segments = [
+            {**asdict(one), "lost": [[run.start, run.stop] for run in one.lost], "kept": list(map(str, one.kept))}
+            for one in self.segments
+        ]
+        return {"stream": self.stream, "partition": self.partition, "segments": segments}
+
+
+def repair_store(
+    settings: Settings,
+    stream: str,
+    partitions: Sequence[int] = (),
+    *,
+    donor: Path | None = None,
+    progress: Callable[[str, int, Repaired], None] = lambda *_: None,
+) -> tuple[list[PartitionRepair], list[str]]:
+    """Rebuild what is damaged or missing of a stream in the settings' store; return what, and which descriptions.
+
+    All partitions of which the store has a directory, or those named. Blocks that the files do not hold come from the
+    token topic, or from the store ``donor``; then no broker is needed, nor where the stream was packed. Each segment
+    goes to ``progress``. Raises as `repair_partition`; and FingerprintError, StoreError, TopicError or BrokerError
+    where store, donor or topics are not those of the stream.
+    """
+    store = layout.store_directory(settings.store)
+    layout.require_no_bucket(store)
+    if donor is not None:
+        info, rewritten = rewrite_description(store, stream, lambda: described_in(donor, stream))
+        donors: Callable[[int], Donor] = partial(store_donor, donor, info)
+    elif layout.is_packed(store, stream):
+        info, rewritten, donors = read_stream(store, stream), [], lambda _: lambda *_: ()
+    else:
+        settled = asyncio.run(settled_stream(settings, stream))
+        genesis = settled.genesis
+        right = StreamInfo.from_genesis(genesis, genesis.segment_blocks), tokenizer_of(settled).content
+        info, rewritten = rewrite_description(store, stream, lambda: right)
+        recipe, topic = genesis.recipe, settled.stream.tokens_topic
+        donors = lambda partition: TopicDonor(settings, recipe, TopicPartition(topic, partition))  # noqa: E731
+    repairs = []
+    for partition in _chosen(store, stream, partitions):
+        directory = partition_directory(store, stream, partition)
+        directory.mkdir(exist_ok=True)
+        segments = []
+        for repaired in repair_partition(directory, info, partition, donors(partition)):
+            progress(stream, partition, repaired)
+            segments.append(repaired)
+        repairs.append(PartitionRepair(stream, partition, segments))
+    return repairs, rewritten
+
+
+def examine_store(store: Path, stream: str, partitions: Sequence[int] = ()) -> list[PartitionRepair]:
+    """Return what is damaged of a stream, and change nothing; reads every byte, and asks no broker."""
+    info = read_stream(store, stream)
+    return [
+        PartitionRepair(stream, number, examine(directory, info, number, read_start(directory, info, number)))
+        for number in _chosen(store, stream, partitions)
+        for directory in [partition_directory(store, stream, number)]
+    ]
+
+
+def _chosen(store: Path, stream: str, partitions: Iterable[int]) -> list[int]:
+    there = partitions_in(store, stream)
+    if layout.is_packed(store, stream):  # the eras say which partitions there must be
+        eras = open_eras(store, stream)
+        named = eras.era(eras.eras - 1).ranges if eras.eras else ()
+        there = sorted({*there, *(number for number, part in enumerate(named) if part.stop)})
+    chosen = sorted(set(partitions)) or there
+    for partition in chosen:
+        if partition not in there:
+            raise InputError(
+                f"{store} holds nothing of partition {partition} of {stream} (partitions there: {there}): name one of "
+                "these, or wait until it is begun"
+            )
+    return chosen

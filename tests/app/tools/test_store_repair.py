@@ -15,7 +15,7 @@ from tests.service import Raw, send
 from tests.store.chains import flip
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.tools.inspect.reports import inspect_segments
-from tokenmill.app.tools.repair.store_repair import TopicDonor
+from tokenmill.app.tools.repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition
 
@@ -154,7 +154,7 @@ def test_old_segments_are_retired_by_command(milled: Milled, store: Path, run: R
     assert [chain.store_blocks for chain in result.chains] == [(kept["0"]["first"], blocks[0]), (16, blocks[1])]
     assert f"the store's {stream} partition 1 starts with block 16" in result.notes
     assert run("inspect", "block", stream, "1", "3").code == 0  # the topic has it
-    assert inspect_segments(store / stream / "1")[0].chain_before == milled.chains[stream, 1][15].chain.hex()
+    assert inspect_segments(store / stream / "1")[0]["chain_before"] == milled.chains[stream, 1][15].chain.hex()
     flip(store / stream / "1" / "000000000016.bin", 5)
     assert run("repair", stream).code == 0
     assert verify(milled.settings, [stream], store=store).ok

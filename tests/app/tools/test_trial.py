@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from tests.app.milling.test_columns import Whims, whims, with_steps
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
 from tests.strategies import feed_sizes, sources, values
-from tokenmill.app.funnel import trial as module
-from tokenmill.app.funnel.retention import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
-from tokenmill.app.funnel.trial import StageSpeed, Trial, TrialResult
+from tokenmill.app.funnel import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
 from tokenmill.app.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
 from tokenmill.app.milling.packing.document_shapes import DETAILS
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.steps import Step
 from tokenmill.app.milling.tokenizers import RAW_BYTES, EngineName, TokenizerFile
+from tokenmill.app.tools import trial as module
+from tokenmill.app.tools.trial import StageSpeed, Trial, TrialResult
 from tokenmill.documents import Document, Record
 from tokenmill.wire.totals import Amount, Totals
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import texts
-from tokenmill.app.funnel.retention import (
+from tokenmill.app.funnel import (
     CUT,
     LEAD_CHARACTERS,
     SHOWN_CHARACTERS,

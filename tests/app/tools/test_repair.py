@@ -23,7 +23,7 @@ from tests.store.chains import (
 from tests.store.dying import dies
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
-from tokenmill.app.tools.repair.repairing import Donor, Repaired, repair_partition, store_donor
+from tokenmill.app.tools.repair import Donor, Repaired, repair_partition, store_donor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.store import PartitionWriter, Store, maps, open_partition
 from tokenmill.store.layout import SegmentPaths

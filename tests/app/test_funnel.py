@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 
 from tests.strategies import totals
-from tokenmill.app.funnel.retention import UNNAMED, FunnelRow, Retention, kept_line
+from tokenmill.app.funnel import UNNAMED, FunnelRow, Retention, kept_line
 from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 FIGURES = Figures(

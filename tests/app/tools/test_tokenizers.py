@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.strategies import texts
-from tokenmill.app.milling.training_tokenizer import _sample, train_tokenizer
+from tokenmill.app.tools.tokenizers import _spread_sample, train_tokenizer
 from tokenmill.errors import InputError, SettingsError
 
 TOPICS = list(pydoc_data.topics.topics.values())
@@ -51,7 +51,7 @@ def test_the_same_text_gives_the_same_tokenizer(trained: Tokenizer) -> None:
 def test_a_sample_is_bounded_and_in_order(batch: list[str], limit: int) -> None:
     """All of the text where it fits; else a subsequence of it, of at least one piece."""
     pieces = [text for text in batch if text]
-    sample = _sample(batch, limit)
+    sample = _spread_sample(batch, limit)
     if sum(len(piece.encode()) for piece in pieces) <= limit:
         assert sample == pieces
     else:
@@ -63,11 +63,11 @@ def test_a_sample_is_bounded_and_in_order(batch: list[str], limit: int) -> None:
 
 def test_a_sample_is_spread_evenly_and_never_holds_much() -> None:
     """Of 100,000 pieces, every 2**k-th; a text of a gigabyte would be cut into pieces first."""
-    sample = [int(piece) for piece in _sample((f"{number:010d}" for number in range(100_000)), 10_000)]
+    sample = [int(piece) for piece in _spread_sample((f"{number:010d}" for number in range(100_000)), 10_000)]
     step = sample[1]
     assert sample == list(range(0, 100_000, step))
     assert 500 <= len(sample) <= 1000
-    one = _sample(["a" * 16384 + "b" * 16384 + "c" * 16384 + "d"], 40_000)
+    one = _spread_sample(["a" * 16384 + "b" * 16384 + "c" * 16384 + "d"], 40_000)
     assert [piece[0] for piece in one] == ["a", "c"]
 
 

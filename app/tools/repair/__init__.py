@@ -1,1 +1,0 @@
-"""Repairing a store from the token topic or from another store."""
