@@ -13,7 +13,7 @@ from tokenmill.redaction import redacted
 from ..milling.decoding import FORMATS, RegisteredSchema
 from ..settings import Settings
 from ..tasks import Backoff
-from .security import registry_login, ssl_context
+from .security import password, ssl_context
 
 ANSWER_SECONDS: Final = 10.0
 """A registry answers within milliseconds; after so long, another try is likelier to be answered than this one."""
@@ -47,7 +47,8 @@ class SchemaRegistry:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url
         self._httpx, self._retry_seconds = httpx, retry_seconds
-        self._login = registry_login(settings)
+        name = settings.schema_registry_username
+        self._login = None if name is None else (name, password(settings, "schema_registry"))
         # whatever the address: nothing decides that it is not needed
         self._ssl_context = ssl_context(settings, "schema_registry_")
         self._known: dict[int, RegisteredSchema] = {}

@@ -63,12 +63,6 @@ def password(settings: ConnectionSettings | RegistrySettings, prefix: str) -> st
     return found
 
 
-def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
-    """Return who logs in at the schema registry, and the password; None: no login is needed."""
-    name = settings.schema_registry_username
-    return None if name is None else (name, password(settings, "schema_registry"))
-
-
 def ssl_context(settings: ConnectionSettings | RegistrySettings, prefix: str = "ssl_") -> ssl.SSLContext:
     """Return what TLS is spoken with: whom we believe, and who we are, by the settings that begin with ``prefix``."""
     cafile, certfile, keyfile, secret = (

@@ -295,18 +295,18 @@ async def check_topics(settings: Settings, needed: Sequence[NeededTopic] | None 
 
 async def require_topics(settings: Settings) -> list[Problem]:
     """Return the warnings about what workers need, waiting as `retry`; raises TopicError for what breaks a promise."""
-    return await retry(settings, lambda: _require(settings))
-
-
-async def _require(settings: Settings) -> list[Problem]:
     needed = [topic for topic in needed_topics(settings) if topic.kind != "produced"]
-    problems = await check_topics(settings, needed)
-    found = [problem for problem in problems if problem.severity == "error"]
-    if found:
-        more = f" (and {len(found) - 1} more: see `tokenmill topics check`)" if len(found) > 1 else ""
-        kind = MissingTopicError if all(problem.missing for problem in found) else TopicError
-        raise kind(f"topic {found[0].topic} {found[0].text}{more}")
-    return problems
+
+    async def look() -> list[Problem]:
+        problems = await check_topics(settings, needed)
+        found = [problem for problem in problems if problem.severity == "error"]
+        if found:
+            more = f" (and {len(found) - 1} more: see `tokenmill topics check`)" if len(found) > 1 else ""
+            kind = MissingTopicError if all(problem.missing for problem in found) else TopicError
+            raise kind(f"topic {found[0].topic} {found[0].text}{more}")
+        return problems
+
+    return await retry(settings, look)
 
 
 async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Existing]:
@@ -317,16 +317,15 @@ async def described(settings: Settings, topics: Iterable[str]) -> dict[str, Exis
 
 async def partition_count(settings: Settings, topic: str) -> int:
     """Return the number of partitions of a topic, waiting as `retry`; raises MissingTopicError without one."""
-    return await retry(settings, lambda: _partition_count(settings, topic))
 
+    async def look() -> int:
+        async with admin(settings) as client:
+            (found,) = await client.describe_topics([topic])
+        if not found["partitions"]:
+            raise MissingTopicError(f"topic {topic} {missing_raw(topic)}")
+        return len(found["partitions"])
 
-async def _partition_count(settings: Settings, topic: str) -> int:
-    async with admin(settings) as client:
-        described = await client.describe_topics([topic])
-    count = len(described[0]["partitions"])
-    if not count:
-        raise MissingTopicError(f"topic {topic} {missing_raw(topic)}")
-    return count
+    return await retry(settings, look)
 
 
 async def describe_topics(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, Existing]:

@@ -230,16 +230,14 @@ class Publisher:
         """Whether everything that was put is acknowledged."""
         return not self._pending
 
-    @property
-    def _most_pending(self) -> int:
-        return PENDING_BYTES if self._at_once == 1 else FAR_PENDING_BYTES
-
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while too many bytes are on their way; forget them once stopped."""
         if messages:
             self.carry_time.queued()
         for message in messages:
-            while self.pending_bytes >= self._most_pending and not self._stopped:
+            while not self._stopped and self.pending_bytes >= (
+                FAR_PENDING_BYTES if self._at_once > 1 else PENDING_BYTES
+            ):
                 self._room.clear()
                 await self._room.wait()
             if self._stopped:

@@ -25,7 +25,7 @@ from ..kafka.token_topic import messages_between, read_tail
 from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
-from ..milling.packing.reopening import Reopening
+from ..milling.packing.fit_packing import Reopening
 from ..milling.partition_mill import ChainMill, Looked, Milled, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics

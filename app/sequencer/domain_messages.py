@@ -21,8 +21,7 @@ import xxhash
 from tokenmill.errors import DamagedError, DifferenceError, SettingsError
 from tokenmill.recipe import canonical_json
 
-from ..milling.duplicates.signatures import PLACE, SLICES, Deduplication, Hashes, deduplication_of
-from ..milling.duplicates.verdicts import REASONS
+from ..milling.duplicates.signatures import PLACE, REASONS, SLICES, Deduplication, Hashes, deduplication_of
 from ..milling.duplicates.window import Window, slice_size
 from ..settings import Domain
 

@@ -18,7 +18,7 @@ from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import consumer, offsets, read_batches, read_partition, read_range
 from ..kafka.control_topic import Settled, require_topic, settled_streams, write_control
-from ..milling.duplicates.verdicts import Verdicts, rejections
+from ..milling.duplicates.signatures import Verdicts, rejections
 from ..milling.steps import Rejected
 from ..settings import Domain, Settings
 from .domain_messages import (

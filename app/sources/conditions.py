@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import InputError
 
-from ..milling.decoding.json_objects import find_field, path_parts
+from ..milling.decoding.plain_values import find_field, path_parts
 
 Row = Mapping[str, Any]
 Finder = Callable[[Row], Any]

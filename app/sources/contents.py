@@ -32,7 +32,7 @@ from .encodings import (
     why_no_text,
 )
 from .formats import Choice, kind_of
-from .formats.tables import table_kind
+from .formats.text import table_kind
 from .formats.web_pages import HTML_SUFFIXES
 from .items import File, Needs
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from tokenmill.errors import RecordError
 
-from ..milling.decoding.auto import check_no_scalar
+from ..milling.decoding.plain_values import check_no_scalar
 from .contents import Look, begin_of, look_at, open_file
 from .encodings import BUFFER_BYTES, DAMAGE, UNDECODED, UTF_8, seems
 from .formats import BY_CHOICE, Choice

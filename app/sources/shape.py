@@ -12,8 +12,7 @@ import orjson
 from tokenmill.documents import INTEGERS, MAX_TEXT_BYTES, OVER_A_LIMIT, Limits
 from tokenmill.errors import InputError, RecordError
 
-from ..milling.decoding.auto import check_plain
-from ..milling.decoding.json_objects import check_integer, quoted_path, refusal
+from ..milling.decoding.plain_values import check_integer, check_plain, quoted_path, refusal
 from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
 from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
@@ -280,7 +279,7 @@ class Shape:
         return fields
 
     def _key(self, row: Row, name: object) -> bytes:
-        wanted, find = self.key or ("", _nothing)
+        wanted, find = self.key or ("", lambda _: None)
         value = _scalar(wanted, name if wanted == self.id_field and name not in ("", None) else find(row))
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
@@ -322,7 +321,7 @@ def _scalar(name: str, value: Any) -> Any:
 def without_nan(data: bytes) -> bytes | None:
     """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
     try:
-        return orjson.dumps(json.loads(data.decode(), parse_constant=_nothing))
+        return orjson.dumps(json.loads(data.decode(), parse_constant=lambda _: None))
     except (ValueError, TypeError, RecursionError):
         return None
 
@@ -334,10 +333,6 @@ def _several(data: bytes) -> str:
         return ""
     follows = isinstance(first, dict) and text[end:].lstrip(" \t\r").startswith("{")
     return "; --format json reads several objects on a line" if follows else ""
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def _kind(value: object) -> str:

@@ -23,8 +23,7 @@ from ..mill.recipes import RawTopicPlan, plan_topic
 from ..milling.columns import PART_BYTES, PART_RECORDS, ChainOutcomes, KeptDocuments, OutcomeColumns, RecordColumns
 from ..milling.decoding import FORMATS
 from ..milling.document_columns import DocumentColumns, divide
-from ..milling.duplicates.signatures import deduplication_of, sign
-from ..milling.duplicates.verdicts import rejections
+from ..milling.duplicates.signatures import deduplication_of, rejections, sign
 from ..milling.duplicates.window import Window
 from ..milling.foreign_code import NativeCode
 from ..milling.outcomes import Kind, Outcome, Stages

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from tokenmill.app.kafka.fetched_batches import PackedBatch
 from tokenmill.app.mill import publisher
 from tokenmill.app.milling.decoding import FramedDecoder
-from tokenmill.app.milling.decoding.auto import AutoDecoder
+from tokenmill.app.milling.decoding.plain_values import AutoDecoder
 from tokenmill.app.milling.steps.basic import NotEmpty
 from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.worker.in_flight import BOARD_VARIABLE

@@ -15,7 +15,7 @@ from tests.simulation.history import Action, History, Plan, draw_plan
 from tests.simulation.worker import Rules
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill.publisher import LogEnd, ReadMessages
-from tokenmill.app.milling.packing import reopening
+from tokenmill.app.milling.packing import fit_packing
 from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
 from tokenmill.reading import continuing
@@ -238,7 +238,7 @@ RULES: Final = (
     ),
     Rule(
         "what open blocks refer to is compared",
-        _patched(reopening, "is_referenced", lambda *_: True),
+        _patched(fit_packing, "is_referenced", lambda *_: True),
         replace(REPLACED, fit=(3, 100)),
     ),
     Rule(

@@ -11,7 +11,7 @@ from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
 from tokenmill.app.mill.publisher import LogEnd
-from tokenmill.app.milling.packing.reopening import Reopening
+from tokenmill.app.milling.packing.fit_packing import Reopening
 from tokenmill.app.milling.partition_mill import ChainMill, Milled, PartitionMill
 from tokenmill.app.worker.in_flight import HALTING
 from tokenmill.errors import MovedError

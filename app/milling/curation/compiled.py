@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -155,9 +155,7 @@ def _is_ours(folder: Path) -> bool:
 
 KEEP: Final = 0
 ASK: Final = -1
-"""The reference decides: the text's words are not certain, or a rule would divide by zero."""
-
-
+"""Verdicts beside a reason's: the reference decides, for words are not certain, or a rule would divide by zero."""
 PADDING: Final = 8
 
 Bytes = npt.NDArray[np.uint8]
@@ -168,6 +166,12 @@ _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _LAST_FACTOR: Final = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT: Final = np.uint64(32)
 _ALL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+def laid_out(strings: Sequence[bytes]) -> tuple[Bytes, Numbers]:
+    """Return strings as kernels read them, one after the other, and their bounds; shape ``[strings + 1]``."""
+    data = np.frombuffer(bytearray().join((*strings, bytes(PADDING))), np.uint8)  # of the kernels' one type
+    return data, np.cumsum([0, *map(len, strings)], dtype=np.int64)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -26,7 +26,7 @@ from ..steps.language import FIRST_LOOK, SURE, LanguageStep, language_named, mod
 from ..steps.protocol import Answer
 from .choosing import KernelStep
 from .chunk_words import hash_slots
-from .compiled import PADDING, Bytes, Numbers, compiled, equal_bytes
+from .compiled import Bytes, Numbers, compiled, equal_bytes, laid_out
 
 HIERARCHICAL_SOFTMAX: Final = 1
 CLASSIFIER: Final = 3
@@ -109,12 +109,13 @@ def read_model(file: Path) -> tuple[LanguageModel, list[str]]:
     grams = np.zeros(buckets, np.uint16)
     grams[pruned[:, 0]] = words + pruned[:, 1] + 1
     left, right = _tree(counts[words:])
+    text, begin = laid_out(entries)
     model = LanguageModel(
         rows=rows,
         grams=grams,
         slots=hash_slots([gram_hash(entry) for entry in entries]),
-        begin=np.cumsum([0, *map(len, entries)], dtype=np.int64),
-        text=np.frombuffer(bytearray(b"".join(entries) + bytes(PADDING)), np.uint8),
+        begin=begin,
+        text=text,
         words=words,
         end_row=entries.index(END_OF_LINE) if END_OF_LINE in entries[:words] else -1,
         shortest=shortest,
@@ -375,14 +376,11 @@ class FastLanguage(KernelStep):
         return found
 
     def _look(self, texts: Sequence[str]) -> list[tuple[str, float]]:
-        encoded = [self.reference.asked(text).encode() for text in texts]
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        ends = np.cumsum(lengths)
-        data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)
-        labels, scores = np.empty(len(encoded), np.int32), np.empty(len(encoded), np.float32)
+        data, bounds = laid_out([self.reference.asked(text).encode() for text in texts])
+        labels, scores = np.empty(len(texts), np.int32), np.empty(len(texts), np.float32)
         nodes = len(self.model.left)
         room = np.empty(self.model.rows.shape[1], np.float32), np.empty(nodes, np.int32), np.empty(nodes, np.float32)
-        likeliest(self.model, data, ends - lengths, ends, labels, scores, *room)
+        likeliest(self.model, data, bounds[:-1], bounds[1:], labels, scores, *room)
         names = [None if label == NO_LABEL else self.labels[label] for label in labels.tolist()]
         return [language_named(name, score) for name, score in zip(names, scores.tolist(), strict=True)]
 

@@ -33,7 +33,7 @@ from . import chunk_lookup
 from .choosing import CURATION_PROBE, WITH_KERNELS, KernelStep
 from .chunk_lookup import SPACE, TextPart, WordTable, find_chunks, hash_texts
 from .chunk_words import HASH_START, HASH_STEP, EnglishRules, Hashes, english_rules, is_in, special_sequences
-from .compiled import ASK, KEEP, PADDING, Numbers, Verdicts, compiled, compiling_once
+from .compiled import ASK, KEEP, PADDING, Numbers, Verdicts, compiled, compiling_once, laid_out
 from .fast_language import SHOWN_CHARACTERS, FastLanguage
 from .quality_kernel import (
     C4_REASONS,
@@ -138,11 +138,8 @@ class WordSplit:
                 yield Located(part, *np.array(here).T.copy())
         if left:
             new = [texts[at] for at in left]
-            encoded = [text.encode() for text in new]
-            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-            ends = np.cumsum(lengths)
-            data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)  # of the kernels' one type
-            part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
+            data, bounds = laid_out([text.encode() for text in new])
+            part = self.split(data, bounds[:-1], bounds[1:], new, may_forget=len(new) == len(texts))
             self._remember(part, new)
             yield Located(part, np.arange(len(new)), np.array(left))
 
@@ -311,8 +308,7 @@ def _by_kernel(
 
 def _quality(step: GopherQuality) -> Judge:
     stop_words = sorted({word.encode() for word in step.stop_words})
-    data = np.frombuffer(bytearray().join((*stop_words, bytes(PADDING))), np.uint8)
-    begin = np.cumsum([0, *map(len, stop_words)], dtype=np.int64)
+    data, begin = laid_out(stop_words)
     limits = _limits(QualityLimits, step, stop_words=data, stop_begin=begin)
     return _by_kernel(judge_quality, limits, QUALITY_REASONS, lambda *_: np.empty(len(stop_words), np.bool_))
 

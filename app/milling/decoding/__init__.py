@@ -1,8 +1,8 @@
 """From a record's bytes to a document. A decoder is a pure function of the bytes and its own parameters.
 
-``auto`` for any producer, and ``text`` (`auto.py`); ``json`` (`json_objects.py`); ``avro``, ``protobuf`` and
-``json_schema`` (`framed_values.py`) where values name a schema of a registry; ``module:function`` for a user's own. A
-new format is one new module with a `Decoder`, and a line in `open_decoder`.
+``auto`` for any producer, ``json`` and ``text`` (`plain_values.py`); ``avro``, ``protobuf`` and ``json_schema``
+(`framed_values.py`) where values name a schema of a registry; ``module:function`` for a user's own. A new format is one
+new module with a `Decoder`, and a line in `open_decoder`.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,8 @@ from tokenmill.errors import RecordError, SettingsError
 from tokenmill.recipe import Recipe
 
 from ..foreign_code import UserFunction, open_user_function
-from .auto import AutoDecoder, TextDecoder
 from .framed_values import FramedDecoder, RegisteredSchema, SchemaSource
-from .json_objects import JsonDecoder, ObjectFields
+from .plain_values import AutoDecoder, JsonDecoder, ObjectFields, TextDecoder
 from .protocol import KNOWN, REASONS, RULES, Decoder, one_by_one
 
 __all__ = [

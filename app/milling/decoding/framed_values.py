@@ -8,7 +8,6 @@ say how a schema's values are read; all of them become a mapping of plain values
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from struct import Struct
 from subprocess import SubprocessError
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -17,9 +16,8 @@ from tokenmill.errors import RecordError, RegistryError
 
 from ..foreign_code import NativeCode, shown_error
 from . import protocol
-from .json_objects import ObjectFields, nesting, no_text
+from .plain_values import FRAME, ObjectFields, nesting, no_text
 
-_FRAME: Final = Struct(">bi")  # magic byte and id: registries count their schemas in Java's int
 _LIBRARIES: Final = NativeCode("a library that reads schemas and their values")
 
 
@@ -113,7 +111,7 @@ class FramedDecoder(protocol.Decoder):
             )
         if number not in self._readers:
             self.learn(number)
-        payload = value[_FRAME.size :]
+        payload = value[FRAME.size :]
         parsed = self._parsed(number, payload)
         if not isinstance(parsed, dict):
             raise RecordError(
@@ -126,7 +124,7 @@ class FramedDecoder(protocol.Decoder):
 
     def unknown(self, values: Iterable[bytes]) -> list[int]:
         """Return the ids of the schemas that some of the values have, and that have not been learned."""
-        heads = {value[: _FRAME.size] for value in values}
+        heads = {value[: FRAME.size] for value in values}
         found = {number for head in heads if (number := schema_number(head)) is not None}
         return sorted(number for number in found if number not in self._readers)
 
@@ -182,9 +180,9 @@ class FramedDecoder(protocol.Decoder):
 
 def schema_number(value: bytes) -> int | None:
     """Return the id of a framed value's schema; None where it is not framed."""
-    if len(value) < _FRAME.size:
+    if len(value) < FRAME.size:
         return None
-    magic, number = _FRAME.unpack_from(value)
+    magic, number = FRAME.unpack_from(value)
     return number if magic == 0 and number >= 0 else None
 
 

@@ -20,7 +20,7 @@ from jsonschema_rs import FancyRegexOptions
 from tokenmill.errors import RecordError
 
 from .framed_values import Reader, RegisteredSchema, mismatch, schema_json
-from .json_objects import most_values, parsed_json
+from .plain_values import most_values, parsed_json
 from .protocol import TOO_MANY_STEPS, DecodingRules
 
 _MOST: Final = 1_000_000  # steps for one value; no schema that people write is near

@@ -1,10 +1,11 @@
-"""What counts as a duplicate: the parameters of the setting ``dedup``, and signatures, the hashes that are compared.
+"""What counts as a duplicate: the parameters of the setting ``dedup``, signatures, and what is said of documents.
 
-docs/format.md says the arithmetic.
+Signatures are the hashes that are compared; docs/format.md says the arithmetic. The window in which they are looked for
+is another module: a mill asks a sequencer, and loads no store.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,8 @@ import xxhash
 from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import SettingsError
 from tokenmill.parameters import canonical_choice, checked_values
+
+from ..steps.protocol import Rejected
 
 VERSION: Final = 1
 """Of the arithmetic in docs/format.md, which is in the recipe: a rule that changes gets the next one."""
@@ -262,3 +265,25 @@ def sign_records(
     found = [document for part in parts for columns in part.columns for document in columns.kept_texts()]
     offsets = np.array([offset for offset, _ in found], np.int64)
     return SignedRecords(records[cut:], parts[1], offsets, sign(deduplication, [text for _, text in found]))
+
+
+REASONS: Final = ("", "duplicate_exact", "duplicate_near")
+SAID: Final = ("", "the text of", "resembles")
+"""By kind."""
+
+
+class Verdicts(NamedTuple):
+    """What consecutive documents are."""
+
+    kinds: npt.NDArray[np.uint8]
+    """`KEPT`, `EXACT` or `NEAR`; shape ``[documents]``."""
+    places: Hashes
+    """Source and offset of the kept document that a duplicate resembles, of a kept one its own; ``[documents, 2]``."""
+
+
+def rejections(verdicts: Verdicts, name: Callable[[int, int], str]) -> list[Rejected | None]:
+    """Return how each duplicate is filtered out, with the ``name`` of the place that it resembles; None of others."""
+    return [
+        Rejected(REASONS[kind], f"{SAID[kind]} {name(source, offset)}") if kind else None
+        for kind, (source, offset) in zip(verdicts.kinds.tolist(), verdicts.places.tolist(), strict=True)
+    ]

@@ -21,8 +21,7 @@ import numpy.typing as npt
 from tokenmill.errors import DamagedError
 from tokenmill.store.layout import blaming
 
-from .signatures import PLACE, SLICES, Deduplication, Exact, Hashes, Near, kernels, sign
-from .verdicts import Verdicts
+from .signatures import PLACE, SLICES, Deduplication, Exact, Hashes, Near, Verdicts, kernels, sign
 
 SLOTS_PER_ENTRY: Final = 1.5
 """Of a full table, two thirds of the slots are taken."""
@@ -63,17 +62,9 @@ class Window:
     ) -> None:
         """Go on after ``kept`` documents, of which the folder has those that count; what it has of later ones goes.
 
-        Args:
-            deduplication: What a duplicate is, and how large the window is.
-            directory: The folder; None: files have no names, and nothing goes on.
-            kept: How many documents were kept before.
-            goes_on: Whether the folder has them. Where not, none of them is known, and it has no files.
-
-        Raises:
-            DamagedError: the folder lacks some.
-            DiskError: it cannot be written to.
-            SettingsError: numba is not installed.
-
+        Without a ``directory``, files have no names, and nothing goes on. ``goes_on`` says whether the folder has those
+        that were kept; where not, none of them is known, and it has no files. Raises DamagedError where the folder
+        lacks some, DiskError where it cannot be written to, and SettingsError where numba is not installed.
         """
         self.deduplication = deduplication
         self._directory = directory

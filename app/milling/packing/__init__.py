@@ -1,1 +1,1 @@
-"""From ids of documents to blocks: one module for each packing, and the plain packings that they equal."""
+"""From ids of documents to blocks: the packings, and what each makes of a document by itself."""

@@ -21,13 +21,10 @@ def open_steps(
 ) -> tuple[Step, ...]:
     """Return the recipe's steps in the order in which they are applied, by the rules in it, or the newest in a draft.
 
-    First normalise, function, and the steps of its pipeline; then not empty and the minimum length.
-
-    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. These filters
-    come last and so speak of the text that would be tokenized. ``lists`` are those that the pipeline names, by SHA-256.
-    ``tokenizer`` is one that an engine could be opened for: where a file makes tokens of normalized texts, their length
-    is limited, after all else. Raises SettingsError: an unknown form, a negative minimum, or a function or a step that
-    cannot be used.
+    A step that would change nothing is left out. The short filters come last, and so speak of the text that would be
+    tokenized. ``lists`` are those that the pipeline names, by SHA-256. ``tokenizer`` is one that an engine could be
+    opened for: where a file makes tokens of normalized texts, their length is limited, after all else. Raises
+    SettingsError: an unknown form, a negative minimum, or a function or a step that cannot be used.
     """
     steps: list[Step] = []
     normalize, limits = recipe.normalize, Limits.of(recipe)

@@ -1,4 +1,4 @@
-"""Ways to read documents: each format is a module with one function behind `Format`, and a line in `FORMATS` here."""
+"""Ways to read documents: each format is one function behind `Format`, and a line in `BY_CHOICE` here."""
 
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -6,8 +6,7 @@ from typing import Final, Literal
 from ..items import Format, library
 from .columnar import read_arrow, read_parquet
 from .json_values import read_json
-from .tables import read_csv, read_tsv
-from .text import read_jsonl, read_text, read_text_lines
+from .text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
 from .web_pages import read_page, read_warc
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]

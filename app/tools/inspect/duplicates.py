@@ -14,8 +14,7 @@ from tokenmill.store.layout import blaming
 from ...kafka.clients import consumer
 from ...kafka.cluster import partitions_of
 from ...kafka.dead_letters import RecordPlace
-from ...milling.duplicates.signatures import PLACE, Hashes
-from ...milling.duplicates.verdicts import REASONS
+from ...milling.duplicates.signatures import PLACE, REASONS, Hashes
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import JudgedRange, source_number
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue, settled_domains

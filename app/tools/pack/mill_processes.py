@@ -29,8 +29,7 @@ from tokenmill.documents import FLUSH_HEADER, Record, SourceRecord
 from tokenmill.errors import TokenMillError
 from tokenmill.recipe import Genesis
 
-from ...milling.duplicates.signatures import Deduplication, Hashes, deduplication_of, sign_records
-from ...milling.duplicates.verdicts import Verdicts, rejections
+from ...milling.duplicates.signatures import Deduplication, Hashes, Verdicts, deduplication_of, rejections, sign_records
 from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import Looked, PartitionMill

@@ -27,8 +27,7 @@ from ...settings import SECRETS, Settings
 from ...sources.encodings import BUFFER_BYTES
 from ...sources.file_sources import TABLES, FileSource, OpenedSources
 from ...sources.formats.columnar import row_groups
-from ...sources.formats.tables import row_ends
-from ...sources.formats.text import line_start, lines_between
+from ...sources.formats.text import line_start, lines_between, row_ends
 from ...sources.items import DocumentSource, File, ItemChunk, Place, first_line, library
 from ...sources.paths import is_piped
 from .producing import RunPlan, produce

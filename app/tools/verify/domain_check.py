@@ -15,8 +15,7 @@ from tokenmill.errors import DifferenceError
 
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import require_topic
-from ...milling.duplicates.signatures import sign
-from ...milling.duplicates.verdicts import REASONS
+from ...milling.duplicates.signatures import REASONS, sign
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.steps import Rejected
 from ...sequencer.domain_messages import (

@@ -33,7 +33,7 @@ from tokenmill.app.milling import columns
 from tokenmill.app.milling import partition_mill as partition
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.outcomes import NO_TOKENS, Kind
-from tokenmill.app.milling.packing.reopening import NEAR_OFFSETS, Reopening
+from tokenmill.app.milling.packing.fit_packing import NEAR_OFFSETS, Reopening
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill, open_packing
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.reference import Reference

@@ -202,7 +202,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
         if isinstance(node, ast.Import) and any(one.name.startswith("multiprocessing") for one in node.names)
     }
 
-    assert touching == {"app/milling/user_function.py", "app/__init__.py", "app/sources/mapping.py"}
+    assert touching == {"app/milling/foreign_code.py", "app/__init__.py", "app/sources/mapping.py"}
     assert spawning == {"app/processes.py"}
 
 

@@ -12,7 +12,7 @@ from tests.service import Chain, Raw, Service, in_own_loop, raw_records, send, s
 from tokenmill.app.kafka.clients import consumer, offsets, read_range
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.duplicates.verdicts import REASONS
+from tokenmill.app.milling.duplicates.signatures import REASONS
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.sequencer.domain_messages import SignedRange, Source, deduplication_in, domain_fingerprint

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.reading import found_in, reading_of, refusals, values
-from tokenmill.app.milling.decoding.json_objects import JsonDecoder, ObjectFields
+from tokenmill.app.milling.decoding.plain_values import JsonDecoder, ObjectFields
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Refused, ShapeOptions, shape_for
 from tokenmill.app.sources.conditions import Condition, finder

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.app.milling.decoding.opened import answer, opened
 from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
-from tokenmill.app.milling.decoding.auto import JUDGED, check_characters, like_json
+from tokenmill.app.milling.decoding.plain_values import JUDGED, check_characters, like_json
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 

@@ -312,6 +312,6 @@ def test_lack_of_memory_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def loads(_: bytes) -> None:
         raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
 
-    monkeypatch.setattr("tokenmill.app.milling.decoding.json_objects.orjson.loads", loads)
+    monkeypatch.setattr("tokenmill.app.milling.decoding.plain_values.orjson.loads", loads)
     with pytest.raises(MemoryError):
         opened("json")(b'{"text": "a"}')

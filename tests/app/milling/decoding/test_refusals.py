@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tokenmill.app.milling.decoding.json_objects import without_text
+from tokenmill.app.milling.decoding.plain_values import without_text
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.cli.reading_options import parse_character
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, Reading, Refused
-from tokenmill.app.sources.formats import tables
-from tokenmill.app.sources.formats.tables import read_csv, row_ends
+from tokenmill.app.sources.formats import text as tables
+from tokenmill.app.sources.formats.text import read_csv, row_ends
 from tokenmill.app.sources.items import START, Bad, Content, Entry, File, Needs, Place
 
 HEAD = "id,text\n"

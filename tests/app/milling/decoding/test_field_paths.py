@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.milling.decoding.json_objects import find_field
+from tokenmill.app.milling.decoding.plain_values import find_field
 from tokenmill.app.sources.conditions import finder
 
 KEYS = st.sampled_from(["a", "b", "a.b", "b.a", "a.b.c", "", ".", "c"])
