@@ -245,26 +245,28 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     and those of verdicts grow with their raw topic. What exists is changed in no other way. Waits as `retry` does.
     Raises MissingTopicError where a raw topic is missing.
     """
-    return await retry(settings, lambda: _ensure(settings, partitions))
-
-
-async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
     needed = needed_topics(settings)
-    async with admin(settings) as client:
-        existing = await describe_topics(client, [topic.name for topic in needed])
-        counts = {name: existing[name].partitions if name in existing else partitions for name in settings.raw_topics}
-        missing = [name for name, count in counts.items() if count is None]
-        if missing:
-            raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
-        wanted = {topic.name: 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0 for topic in needed}
-        new = [topic for topic in needed if topic.name not in existing]
-        there = [topic.name for topic in needed if topic.kind not in LETTERS and topic.name in existing]
-        grown = {name: wanted[name] for name in there if existing[name].partitions < wanted[name]}
-        await _create(client, settings, new, wanted)
-        for name, count in grown.items():
-            await _grow(client, name, count)
-        await _until_visible(client, {name: wanted[name] for name in [*grown, *(topic.name for topic in new)]})
-        return [topic.name for topic in new] + list(grown)
+
+    async def ensure() -> list[str]:
+        async with admin(settings) as client:
+            existing = await describe_topics(client, [topic.name for topic in needed])
+            counts = {
+                name: existing[name].partitions if name in existing else partitions for name in settings.raw_topics
+            }
+            missing = [name for name, count in counts.items() if count is None]
+            if missing:
+                raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
+            wanted = {topic.name: 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0 for topic in needed}
+            new = [topic for topic in needed if topic.name not in existing]
+            there = [topic.name for topic in needed if topic.kind not in LETTERS and topic.name in existing]
+            grown = {name: wanted[name] for name in there if existing[name].partitions < wanted[name]}
+            await _create(client, settings, new, wanted)
+            for name, count in grown.items():
+                await _grow(client, name, count)
+            await _until_visible(client, {name: wanted[name] for name in [*grown, *(topic.name for topic in new)]})
+            return [topic.name for topic in new] + list(grown)
+
+    return await retry(settings, ensure)
 
 
 async def ensure_produced(settings: Settings, raw_topic: str) -> None:

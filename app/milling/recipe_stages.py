@@ -122,7 +122,7 @@ def open_stages(
     ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
     steps name, by SHA-256. Raises SettingsError where a value in the recipe cannot be used.
     """
-    choice = tokenizers.choose_engine(
+    opened, engine_refused = tokenizers.choose_engine(
         tokenizer, engine, cast("tokenizers.SpecialTokens", recipe.special_tokens_in_text)
     )
     steps = open_steps(recipe, lists, tokenizer)
@@ -134,8 +134,8 @@ def open_stages(
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
         steps=steps,
         steps_refused=refused,
-        engine=choice.engine,
-        engine_refused=choice.refused,
+        engine=opened,
+        engine_refused=engine_refused,
         allow_flush=recipe.allow_flush,
     )
 

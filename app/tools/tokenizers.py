@@ -110,9 +110,9 @@ def report_on(
     it.
     """
     os.environ["RAYON_NUM_THREADS"] = "1"
-    choice = choose_engine(tokenizer, wanted)
+    engine, refused = choose_engine(tokenizer, wanted)
     sample = _sample(documents) or list(PROBE)
-    speeds = {choice.engine.kind: _speed(choice.engine, sample)}
+    speeds = {engine.kind: _speed(engine, sample)}
     tried, differences = 0, list[TextDifference]()
     if tokenizer.content is not None:
         reference = HuggingFace(tokenizer.content)
@@ -124,22 +124,22 @@ def report_on(
         else:
             speeds.setdefault(FAST, _speed(fast, sample))
             tried, differences = _search(fast, reference, sample, seconds, tick)
-    size = choice.engine.vocabulary_size
+    size = engine.vocabulary_size
     return {
         "name": tokenizer.name,
         "description": asdict(Description.of(tokenizer)),
         "vocabulary_size": size,
         "dtype": dtype_for(size).name,
-        "engine": choice.engine.kind,
-        "refused": choice.refused,
+        "engine": engine.kind,
+        "refused": refused,
         "speeds": speeds,
         "tried": tried,
         "differences": list(map(asdict, differences)),
         # What ends a document, and so on, if no setting says so, and why; or why that has to be set.
-        "end": _shown(end_of, tokenizer, choice.engine),
-        "padding": _shown(partial(token_for, "pad"), tokenizer, choice.engine),
-        "begin": _shown(partial(token_for, "bos"), tokenizer, choice.engine),
-        "unknown": _shown(partial(token_for, "unk"), tokenizer, choice.engine),
+        "end": _shown(end_of, tokenizer, engine),
+        "padding": _shown(partial(token_for, "pad"), tokenizer, engine),
+        "begin": _shown(partial(token_for, "bos"), tokenizer, engine),
+        "unknown": _shown(partial(token_for, "unk"), tokenizer, engine),
     }
 
 

@@ -4,7 +4,6 @@
 package imports no tokenizer library; opening an engine imports the one that it needs.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from tokenmill.errors import SettingsError
@@ -31,8 +30,6 @@ __all__ = [
     "RAW_BYTES",
     "REFERENCE",
     "TOKENIZER_FAILED",
-    "Choice",
-    "Encoder",
     "Engine",
     "EngineName",
     "SpecialTokens",
@@ -59,44 +56,38 @@ REFERENCE: Final = "tokenizers"
 """The engine that says which ids are right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """An engine, and why it is not a faster one."""
-
-    engine: Engine
-    refused: str = ""
-    """Why the fast engine is not used; empty if it is, or was not asked for."""
-
-
-def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO, special: SpecialTokens = TEXT) -> Choice:
+def choose_engine(
+    tokenizer: TokenizerFile, name: EngineName = AUTO, special: SpecialTokens = TEXT
+) -> tuple[Engine, str]:
     """Return the engine ``name`` for ``tokenizer``; ``auto``: the fast one, if it can do the tokenizer and agrees.
 
-    ``special`` says what the names of special tokens are in a text. Raw bytes need no engine, whatever the name. Raises
-    SettingsError where the file is no tokenizer, or one that cannot encode every text; or the engine that was asked for
-    cannot do it, gives other ids than `tokenizers`, or is not installed; or raw bytes are to find special tokens.
+    Also why the fast one is not used, or nothing. ``special`` says what the names of special tokens are in a text. Raw
+    bytes need no engine, whatever the name. Raises SettingsError where the file is no tokenizer, or one that cannot
+    encode every text; or the engine that was asked for cannot do it, gives other ids than `tokenizers`, or is not
+    installed; or raw bytes are to find special tokens.
     """
     if tokenizer.content is None:
         if special != TEXT:
             raise SettingsError(f'special_tokens_in_text = "{special}": raw bytes have no special tokens; leave it out')
-        return Choice(RawBytes())
+        return RawBytes(), ""
     # imported here: who needs raw bytes, or only the protocol, needs no tokenizer library
     from .checked import Checked  # noqa: PLC0415
     from .hugging_face import HuggingFace  # noqa: PLC0415
 
     reference = HuggingFace(tokenizer.content, special)
     if name == REFERENCE:
-        return Choice(reference)
+        return reference, ""
     try:
-        return Choice(Checked(FAST, open_fast(tokenizer.content, special), reference))
+        return Checked(FAST, open_fast(tokenizer.content, special), reference), ""
     except SettingsError as error:
         if name != AUTO:
             raise SettingsError(f'{error}: set engine to "{AUTO}" or "{REFERENCE}"') from error
-        return Choice(reference, str(error))
+        return reference, str(error)
 
 
 def open_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Engine:
     """Return the engine of `choose_engine`."""
-    return choose_engine(tokenizer, name).engine
+    return choose_engine(tokenizer, name)[0]
 
 
 def reference_of(engine: Engine) -> Engine:

@@ -131,6 +131,7 @@ class HuggingFace:
         """Load a ``tokenizer.json``. Raises SettingsError where it is none, or fails on text outside its vocabulary."""
         self._content = content
         self._library, file = load(content, special)
+        self.decode = self._library.decode
         known, self._added = model_ids(file), added_ids(file)
         self.vocabulary_size = 1 + max((*known.values(), *self._added.values()), default=-1)
         if not self.vocabulary_size:
@@ -213,10 +214,6 @@ class HuggingFace:
     @cached_property
     def _model(self) -> Library:
         return Library(json.dumps({"version": "1.0", "model": json.loads(self._content)["model"]}))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return text for people, special tokens included."""
-        return self._library.decode(ids)
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token, added or not; None where there is none of this name."""

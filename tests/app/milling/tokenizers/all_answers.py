@@ -55,7 +55,7 @@ def _answers(content: bytes) -> dict[str, Any]:
 
 
 def _ids(file: TokenizerFile, engine: EngineName, special: SpecialTokens, texts: list[str]) -> str:
-    return _hash([ids.tolist() for ids in choose_engine(file, engine, special).engine.encode(texts)])
+    return _hash([ids.tolist() for ids in choose_engine(file, engine, special)[0].encode(texts)])
 
 
 def _hash(value: Any) -> str:

@@ -69,24 +69,24 @@ def test_normalizers_are_those_of_tokenizers(byte_level: bytes, form: str) -> No
     tokenizer = Tokenizer.from_str(byte_level.decode())
     tokenizer.normalizer = getattr(normalizers, form)()
     content = tokenizer.to_str().encode()
-    choice = choose_engine(TokenizerFile(form, content))
-    assert (choice.engine.kind, choice.refused) == ("gigatoken", "")
-    assert choice.engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
+    engine, refused = choose_engine(TokenizerFile(form, content))
+    assert (engine.kind, refused) == ("gigatoken", "")
+    assert engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
 
 
 def test_kind_that_it_cannot_do_is_left_to_tokenizers() -> None:
     """By itself with the reason, or with an error if the engine was asked for."""
-    choice = choose_engine(TokenizerFile("words", words()))
-    assert choice.engine.kind == "tokenizers"
-    assert choice.refused.startswith("gigatoken cannot do this tokenizer: ")
+    engine, refused = choose_engine(TokenizerFile("words", words()))
+    assert engine.kind == "tokenizers"
+    assert refused.startswith("gigatoken cannot do this tokenizer: ")
     with pytest.raises(SettingsError, match=r'gigatoken cannot do this tokenizer.*: set engine to "auto" or'):
         choose_engine(TokenizerFile("words", words()), "gigatoken")
 
 
 def test_reference_is_used_where_it_is_asked_for(byte_level: bytes) -> None:
     """Without a reason, for that was it."""
-    choice = choose_engine(TokenizerFile("byte level", byte_level), "tokenizers")
-    assert (choice.engine.kind, choice.refused) == ("tokenizers", "")
+    engine, refused = choose_engine(TokenizerFile("byte level", byte_level), "tokenizers")
+    assert (engine.kind, refused) == ("tokenizers", "")
 
 
 def test_pre_tokenizer_without_a_fast_form_is_refused_or_right(byte_level: bytes) -> None:
@@ -96,7 +96,7 @@ def test_pre_tokenizer_without_a_fast_form_is_refused_or_right(byte_level: bytes
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
     )
     content = tokenizer.to_str().encode()
-    engine = choose_engine(TokenizerFile("digits", content)).engine
+    engine, _ = choose_engine(TokenizerFile("digits", content))
     assert engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
 
 

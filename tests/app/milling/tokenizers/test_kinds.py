@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 from tests import vocabularies
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
 from tokenmill.app.milling.tokenizers import (
-    Choice,
     Engine,
     EngineName,
     TokenizerFile,
@@ -90,14 +89,14 @@ def _file(name: str) -> TokenizerFile:
 
 
 @cache
-def _chosen(name: str) -> Choice:
+def _chosen(name: str) -> tuple[Engine, str]:
     return choose_engine(_file(name))
 
 
 @cache
 def _engine(name: str, engine: EngineName) -> Engine:
     """Return an engine by its name: the one that was chosen, if it is that, for opening takes seconds."""
-    chosen = _chosen(name).engine
+    chosen, _ = _chosen(name)
     return chosen if chosen.kind == engine else open_engine(_file(name), engine)
 
 
@@ -186,8 +185,9 @@ def test_tokens_spell_the_text(name: str, text: str) -> None:
 @on_all_kinds
 def test_engine_that_is_chosen(name: str) -> None:
     """The fast one for all BPE of full size, and nobody is told of a reason where it is."""
-    assert _chosen(name).engine.kind == KINDS[name].auto
-    assert (_chosen(name).refused == "") == (name in FAST)
+    engine, refused = _chosen(name)
+    assert engine.kind == KINDS[name].auto
+    assert (refused == "") == (name in FAST)
 
 
 @pytest.mark.parametrize("name", SLOW)
