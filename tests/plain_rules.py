@@ -337,6 +337,8 @@ class PlainTokenizer:
         model = json.loads(content)["model"]
         unknown: set[int | None] = set(self.tokenizer.encode("\ue000\U0010fffd", add_special_tokens=False).ids)
         unknown |= {model.get("unk_id"), self.tokenizer.token_to_id(model.get("unk_token") or "")}
+        fallback = range(256) if model.get("byte_fallback") else ()
+        unknown |= {self.tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in fallback}
         self.special = {number: token.content for number, token in added.items() if token.special}
         self.special = {number: name for number, name in self.special.items() if number not in unknown}
 

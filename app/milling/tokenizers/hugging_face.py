@@ -147,6 +147,8 @@ class HuggingFace:
             ) from error
         # the model names it as well: a trial may not show it, as normalizers may remove characters
         unknown |= {file["model"].get("unk_id"), known.get(file["model"].get("unk_token") or "")}
+        if file["model"].get("byte_fallback"):  # bytes of any text, which some files list as special
+            unknown |= {known.get(f"<0x{byte:02X}>") for byte in range(0x100)}
         self._special = {name: number for name, number in added_ids(file, special=True).items() if special == TEXT}
         self._is_special = np.zeros(self.vocabulary_size + 1, np.bool_)  # the last: any id that is too large
         self._is_special[[number for number in self._special.values() if number not in unknown]] = True

@@ -103,6 +103,17 @@ def test_special_tokens_are_text_for_a_unigram_model() -> None:
     assert engine.decode([1]) == "</s>"
 
 
+def test_bytes_that_a_model_falls_back_to_are_no_special_tokens() -> None:
+    """Who trains a BPE with byte fallback names its bytes as special tokens: the trainer has no other way."""
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "<", "0", "x", ">", *"CA39"]
+    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": True}
+    added = [{"id": number, "content": name} | flags for number, name in enumerate(names[:257])]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True}
+    engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
+    assert _ids(engine, "a\u00e9a") == [257, 1 + 0xC3, 1 + 0xA9, 257]
+
+
 def test_added_tokens_that_are_not_special_are_matched() -> None:
     """As every user of the tokenizer file would have it."""
     added = [{"id": 4, "content": "b<", "special": False, "normalized": False}]
