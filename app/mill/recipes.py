@@ -4,6 +4,7 @@ Schemas are fetched before a fetch is milled: waiting for a registry is no part 
 """
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from ..milling.outcomes import Stages
 from ..milling.recipe_stages import NONE, complete
 from ..milling.steps.pipeline import read_pipeline
 from ..milling.tokenizers import TokenizerFile, load_tokenizer
-from ..milling.tokenizers.vocabulary import end_of, shown_token, token_for
+from ..milling.tokenizers.vocabulary import end_of, renumbered, shown_token, token_for
 from ..settings import Settings, Stream, TopicSettings
 from ..tasks import Backoff
 from ..worker.in_flight import Board, Deaths
@@ -100,7 +101,13 @@ def _marks(own: TopicSettings, tokenizer: TokenizerFile, stages: Stages, recipe:
     if recipe.padding is not None:
         found = None if own.padding is not None or guessed else token_for("pad", tokenizer, stages.engine)
         padding = shown((recipe.padding,), found.why if found else said if own.padding is not None else guessed)
-    return f"a document begins with {shown(recipe.begin_of_document, said)}, ends with {end}; padding is {padding}"
+    around = f"a document begins with {shown(recipe.begin_of_document, said)}, ends with {end}; padding is {padding}"
+    for token, number in renumbered(json.loads(tokenizer.content or b"{}"))[:1]:
+        around += (
+            f"; tokenizers gives {token['content']} the id {number}, and its file {token['id']}: do not train a model "
+            "further that has the ids of the file"
+        )
+    return around
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

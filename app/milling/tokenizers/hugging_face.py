@@ -22,7 +22,7 @@ from tokenmill.errors import RecordError, SettingsError
 from ..foreign_code import NativeCode, shown_error
 from . import older_library
 from .protocol import PROBE, TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch, batch_of, joined
-from .vocabulary import TokenizerFile, added_ids, model_ids, parts_of
+from .vocabulary import TokenizerFile, added_ids, model_ids, parts_of, renumbered
 
 _LIBRARY: Final = NativeCode("tokenizers")
 _PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -71,10 +71,9 @@ def load(content: bytes, special: SpecialTokens = TEXT) -> tuple[Library, dict[s
     try:
         text = content.decode()
         file = json.loads(text)
-        ids = added_ids(file)
-        wrong = [token for token in file.get("added_tokens") or () if token["id"] != ids[token["content"]]]
-        for token in wrong:  # version 1 gives others
-            token["id"] = ids[token["content"]]
+        wrong = renumbered(file)
+        for token, number in wrong:  # version 1 gives others
+            token["id"] = number
         if wrong or file["model"].get("dropout"):
             file["model"] |= {"dropout": None} if "dropout" in file["model"] else {}
             text = json.dumps(file)

@@ -293,6 +293,13 @@ def added_ids(file: Mapping[str, Any], *, special: bool | None = None) -> dict[s
     return {name: given[name] if name in given else known[name] for name in names}
 
 
+def renumbered(file: Mapping[str, Any]) -> list[tuple[dict[str, Any], int]]:
+    """Return the added tokens that get another id than the file says, as where its model has no token of some id."""
+    ids = added_ids(file)
+    added = [(token, ids[token["content"]]) for token in file.get("added_tokens") or ()]
+    return [(token, number) for token, number in added if token["id"] != number]
+
+
 def _names(parts: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(str(part["type"]) for part in parts) or "none"
 

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tests.app.mill.test_raw_partition import EPOCH, resumed
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
+from tests.app.milling.tokenizers.conftest import words
 from tests.conftest import TopicFactory
 from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
@@ -296,3 +297,13 @@ def test_what_stands_around_documents_is_said_with_why(tmp_path: Path, values: d
     file.write_bytes(gemma_style())
     settings = Settings(tokenizer=str(file), sequence_length=16, splits={"all": 1}, **values)
     assert plan_topic(settings, settings.raw_topics[0]).marks == f"a document {expected}"
+
+
+def test_ids_that_are_others_than_in_the_file_are_said(tmp_path: Path) -> None:
+    """As of a file whose model lacks ids: `tokenizers` counts added tokens from the number of its words on."""
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(words())
+    content["added_tokens"].append({**content["added_tokens"][0], "content": "<late>", "id": 9})
+    file.write_text(json.dumps(content))
+    settings = Settings(tokenizer=str(file), sequence_length=16, splits={"all": 1})
+    assert "; tokenizers gives <late> the id 4, and its file 9: " in plan_topic(settings, settings.raw_topics[0]).marks
