@@ -18,6 +18,8 @@ from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from tokenmill.errors import InputError
+from tokenmill.store.layout import STORE_FILE
+from tokenmill.untrusted import read_json_file
 
 from .contents import BEGIN_BYTES, data_among, is_about_data, table_above, why_foreign, why_no_rows, without_pointers
 from .datasets import HUB, DatasetSource, is_dataset
@@ -57,6 +59,9 @@ class FolderWalk:
             names = without_pointers(os.listdir(folder))  # noqa: PTH208 - names alone
         except OSError as error:
             self.left_out.append(f"{folder} is left out: {error.strerror}")
+            return [], []
+        if STORE_FILE in names and _is_store(folder):
+            self.left_out.append(f"{folder} is left out: it is a store, which holds tokens")
             return [], []
         names = {name for name in names if not is_about_data(name, folder.name)}
         found = [(folder / name, os.path.isdir(folder / name)) for name in sorted(names)]  # noqa: PTH112 - raises nothing
@@ -134,6 +139,14 @@ def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
 
 def _leads_out(link: Path, root: str) -> bool:
     return not Path(os.path.realpath(link)).is_relative_to(root)
+
+
+def _is_store(folder: Path) -> bool:
+    """Return whether a folder is a store, as the one that an earlier call of the same `tokenmill pack .` filled."""
+    with suppress(OSError, ValueError):
+        values = read_json_file(folder / STORE_FILE)
+        return isinstance(values, dict) and {*values} >= {"directory", "format", "host", "id"}
+    return False
 
 
 def _place(path: str) -> _Place | None:

@@ -14,6 +14,7 @@ from tests.app.sources.reading import reading_of
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, is_piped, read_items
 from tokenmill.app.sources.paths import zip_sources
 from tokenmill.app.sources.source_changes import look_at_source, look_at_sources
+from tokenmill.store.store import Store
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))
 
@@ -57,6 +58,18 @@ def test_what_is_no_regular_file_is_named_and_left_out(folder: Path) -> None:
             "/e.txt is left out: it is a device",
             "/f.txt is left out: it is a socket",
         ]
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/**"])
+def test_a_store_in_a_folder_is_left_out(folder: Path, pattern: str) -> None:
+    """``pack .`` fills one there, and its second call reads what the first one read; another ``store.json`` is data."""
+    Store.open_or_create(folder / "store")
+    (folder / "store" / "pack").mkdir()
+    (folder / "store" / "pack" / "c.txt").write_text("c")
+    (folder / "sub" / "store.json").write_text('{"text": "shop"}')
+    walk = FolderWalk()
+    assert sorted(texts([f"{folder}{pattern}"], walk)) == ["a", "b", "shop"]
+    assert walk.left_out == [f"{folder / 'store'} is left out: it is a store, which holds tokens"]
 
 
 @pytest.mark.parametrize("pattern", ["", "/*", "/**", "/**/*.txt", "/*/*.txt"])
