@@ -5,9 +5,9 @@ The documents in it are from the boundaries that are stored, never from separato
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 
 from tokenmill.errors import InputError
-from tokenmill.samples.sequence import Numbers, Position, Samples
+from tokenmill.samples.sequence import Numbers, Samples
 from tokenmill.samples.tracing import Source
-from tokenmill.samples.trainable import UsedContent
 from tokenmill.store import Pieces
 from tokenmill.wire.pieces import PADDING
 
@@ -238,6 +237,12 @@ IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy, and of Transformers."""
 
 
+def _tell_use(batch: Any) -> None:
+    told, batch._on_use = batch._on_use, None
+    if told is not None:
+        told(batch)
+
+
 class ModelInputs(dict[str, torch.Tensor]):
     """The tensors of one rank in one step, by the names that models of Transformers have for them.
 
@@ -270,7 +275,7 @@ class ModelInputs(dict[str, torch.Tensor]):
         return f"{name} on {ids.device})"
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        self._tell_use()
+        _tell_use(self)
         return super().__getitem__(name)
 
     def __iter__(self) -> Iterator[str]:  # without it, ``**`` would take the tensors unseen
@@ -278,12 +283,12 @@ class ModelInputs(dict[str, torch.Tensor]):
 
     def items(self) -> Any:
         """Return names and tensors."""
-        self._tell_use()
+        _tell_use(self)
         return super().items()
 
     def values(self) -> Any:
         """Return the tensors."""
-        self._tell_use()
+        _tell_use(self)
         return super().values()
 
     @property
@@ -312,11 +317,6 @@ class ModelInputs(dict[str, torch.Tensor]):
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values | {"_on_use": values.get("_others_on_use")})
 
-    def _tell_use(self) -> None:
-        told, self._on_use = self._on_use, None
-        if told is not None:
-            told(self)
-
 
 class XY(NamedTuple):
     """Tokens, and the next token of each: int64, of one shape."""
@@ -336,19 +336,8 @@ class ContextPart(NamedTuple):
     """The same of one row, to take the part of what else a batch has: ``documents.position_ids[:, part.columns]``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leg:
-    """A part of a run: from where it began, or where a state was loaded, up to the next such place."""
-
-    begin: Position
-    content: UsedContent
-    end: Callable[[], int | None] = lambda: None
-    """Says how many samples there are, where a last step takes what is left."""
-    told: Mapping[str, Any] = field(default_factory=dict)
-
-    def state_after(self, step: int) -> dict[str, Any]:
-        """Return the run's state once all steps up to this one were trained on; raises as `UsedContent.pin`."""
-        return self.content.pin(self.begin.before(step + 1).up_to(self.end())).to_dict() | dict(self.told)
+StateAfter: TypeAlias = Callable[[int], dict[str, Any]]
+"""Returns a run's state once all steps up to one were trained on; raises as `UsedContent.pin`."""
 
 
 class _Carried(NamedTuple):
@@ -356,7 +345,6 @@ class _Carried(NamedTuple):
 
     streams: tuple[str, ...]
     samples: Samples
-    state: dict[str, Any]
     loss_weights: npt.NDArray[np.float32]
     pieces: Pieces | None
 
@@ -375,8 +363,8 @@ class Batch:
     _chunk: Chunk | _Carried
     _start: int
     """Which of the chunk's samples is the first one."""
-    _leg: Leg | None
-    """What the state is counted from; None: it was carried."""
+    _state_after: StateAfter | None
+    """None: it belongs to no run."""
     _on_use: Callable[["Batch"], None] | None = None
     """Called once, when x or y is first asked for."""
     _others_on_use: Callable[["Batch"], None] | None = None
@@ -401,14 +389,14 @@ class Batch:
         With ``on_damage="skip"``, rows whose blocks are damaged are missing.
         """
         if self._on_use is not None:
-            self._tell_use()
+            _tell_use(self)
         return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
         """The next tokens, of the shape and dtype of x: ``y[i, j]`` follows ``x[i, j]``; -100 where masked."""
         if self._on_use is not None:
-            self._tell_use()
+            _tell_use(self)
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
     @property
@@ -427,11 +415,9 @@ class Batch:
         What ``Batches.state_dict`` says where nothing was delivered behind this batch. The same on every rank, and
         cheap: nothing is computed before it is asked for. To save it is right however far a framework reads ahead.
         """
-        if isinstance(self._chunk, _Carried):
-            return deepcopy(self._chunk.state)
-        if self._leg is None:
+        if self._state_after is None:
             raise InputError("this batch belongs to no run: take one that Batches or StepDataset gave")
-        return self._leg.state_after(self.step)
+        return self._state_after(self.step)
 
     @property
     def rows(self) -> Rows:
@@ -440,7 +426,7 @@ class Batch:
         Of the stream's dtype: uint8, uint16 or uint32. Raises InputError where they were widened, or sent to a device.
         """
         if self._on_use is not None:
-            self._tell_use()
+            _tell_use(self)
         if isinstance(self._sent, Staged):
             raise InputError("this batch was widened or sent to a device: open Batches on the CPU, with widen=False")
         return self._sent
@@ -535,8 +521,8 @@ class Batch:
     def _inputs(self) -> ModelInputs:
         made = ModelInputs(self._staged().inputs)
         made.step, made.streams, made.loss_weights = self.step, self.streams, made.pop("loss_weights")
-        if self._leg is not None:
-            made._find_state = partial(self._leg.state_after, self.step)
+        if self._state_after is not None:
+            made._find_state = partial(self._state_after, self.step)
         return made
 
     def _documents(self, more: int = 0) -> BatchDocuments:
@@ -577,7 +563,8 @@ class Batch:
         return _carried, (
             tensors,
             self.step,
-            _Carried(self.streams, self.samples, self.state, self._loss_weights(), pieces),
+            _Carried(self.streams, self.samples, self._loss_weights(), pieces),
+            self.state,
             self._others_on_use,
         )
 
@@ -593,11 +580,6 @@ class Batch:
     def _y(self) -> torch.Tensor:
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
-    def _tell_use(self) -> None:
-        told, self._on_use = self._on_use, None
-        if told is not None:
-            told(self)
-
     def _made_here(self, instead: str) -> Chunk:
         if isinstance(self._chunk, _Carried):
             raise InputError(
@@ -611,8 +593,9 @@ def _carried(
     tensors: tuple[torch.Tensor, torch.Tensor | None],
     step: int,
     carried: _Carried,
+    state: dict[str, Any],
     on_use: Callable[[Batch], None] | None,
 ) -> Batch:
     x, y = tensors
     sent: Sent = x.numpy() if y is None else Staged(x, y)
-    return Batch(sent, step, carried, 0, None, on_use)
+    return Batch(sent, step, carried, 0, lambda _: deepcopy(state), on_use)

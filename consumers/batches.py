@@ -17,12 +17,12 @@ from tokenmill.store import OnDamage, read_stream
 from tokenmill.store.layout import StorePath, ending, store_directory
 
 from . import arguments
-from .batch import Batch, Leg
+from .batch import Batch, StateAfter
 from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, Found, Phases, Stagings, StepLoop
 from .transfer import device_of
-from .waiting import Awaited, Behind, ReachableStream, StoredTokenizer, StoreWait, awaited_era
+from .waiting import Awaited, ReachableStream, StoredTokenizer, StoreWait, awaited_era
 
 
 class Batches(StepLoop):
@@ -235,26 +235,17 @@ class Batches(StepLoop):
         """The name of the stream."""
         return self._info.name
 
-    def behind(self) -> Behind:
-        """Return how much there is in the store beyond the next step; costs a small read, in any thread.
-
-        Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
-        """
-        with self._reachable:
-            return Behind(*self._trainable.content.behind(self._position.after(self._made).sample))
-
-    @property
-    def skipped(self) -> int:
-        """Number of damaged blocks that this rank left out so far."""
-        return sum(len(reader.skipped) for reader in list(self._trainable.readers.values()))
+    def _reads(self) -> list[tuple[TrainableSamples, int]]:
+        return [(self._trainable, self._position.after(self._made).sample)]
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
         return state | {"content": self.state_dict()["content"]}
 
-    def _leg(self) -> Leg:
+    def _states(self) -> StateAfter:
+        begin, pin, told = self._position, self._trainable.content.pin, self._told_lengths()
         end = self._trainable.places.total if self._keeps_last else lambda: None  # not self, which batches would keep
-        return Leg(self._position, self._trainable.content, end, self._told_lengths())
+        return lambda step: pin(begin.before(step + 1).up_to(end())).to_dict() | told
 
     def _end(self) -> int | None:
         return self._trainable.places.total() if self._keeps_last else None

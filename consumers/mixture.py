@@ -8,14 +8,15 @@ from typing import Any, Self
 from tokenmill.errors import InputError
 from tokenmill.samples.mixing import Course, Point, Schedule
 from tokenmill.samples.sequence import Position
+from tokenmill.samples.trainable import TrainableSamples
 
 from . import arguments, mixture_state
-from .batch import Batch
+from .batch import Batch, StateAfter
 from .batches import Batches
-from .mixture_state import MixedReader, MixturePlace, StreamShare
+from .mixture_state import MixedReader, MixtureLeg, MixturePlace, StreamShare
 from .step_loop import Found, StepLoop
 from .transfer import End
-from .waiting import Awaited, Behind, ReachableStream
+from .waiting import Awaited, ReachableStream
 
 
 class Mixture(StepLoop):
@@ -239,14 +240,9 @@ class Mixture(StepLoop):
         self._place = self._first_place()
         return self
 
-    def behind(self) -> Behind:
-        """Return how much of all streams there is in the stores beyond the next step; raises as `Batches.behind`."""
+    def _reads(self) -> list[tuple[TrainableSamples, int]]:
         samples = self._now().samples
-        found = []
-        for name, batches in self._streams.items():
-            with self._reachable:
-                found.append(batches._trainable.content.behind(samples.get(name, 0)))
-        return Behind(*(sum(column) for column in zip(*found, strict=True)))
+        return [(part.trainable, samples.get(name, 0)) for name, part in self._reader.parts.items()]
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
@@ -351,12 +347,11 @@ class Mixture(StepLoop):
             self._place = self._open(course.schedule, course.place, course.taken, place.samples)
         super()._settle()
 
-    def _leg(self) -> mixture_state.MixtureLeg:
+    def _states(self) -> StateAfter:
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        told_of_all = self._mixing.told(rotates=self._reader.rotates) | self._told_lengths()
-        return mixture_state.MixtureLeg(
-            self._position, self._place, self._reader, contents, dict(self._positions), told_of_all
-        )
+        told = self._mixing.told(rotates=self._reader.rotates) | self._told_lengths()
+        leg = MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), told)
+        return leg.state_after
 
     def _looks(self) -> Iterator[Found | None]:
         walk, place, parts = self._walk(), self._place, self._reader.parts

@@ -442,7 +442,7 @@ class MixtureLeg:
     _last: tuple[int, MixturePlace] | None = None
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the run's state once all steps up to this one were trained on; raises as `Leg.state_after`."""
+        """Return the run's state once all steps up to this one were trained on; raises as `UsedContent.pin`."""
         place = self._place_at(step + 1)
         taken = place.course.given
         position = self.begin.before(step + 1).to_dict()

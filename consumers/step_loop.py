@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from time import perf_counter
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import numpy as np
 import torch
 
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples.sequence import Position, Ranks
+from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store.layout import Closing
 
 from . import arguments
 from .arguments import DataRank, ranks_of, schedule_of, shown, whole
-from .batch import Batch
+from .batch import Batch, StateAfter
 from .sample_lookup import Chunk, DamagedRowError, Rows
 from .transfer import CopyThread, End, Staging, begin_ahead, next_usable, open_staging
 from .waiting import Awaited, Behind, HasTokenizer, Metrics, ReachableStream, StoreWait
@@ -171,15 +172,6 @@ class Copy(NamedTuple):
     found: Found
 
 
-def copies_of(looks: Iterator[Found | None]) -> Iterator[Copy | None]:
-    """Yield the copies of what is found, look by look; None where nothing is there yet."""
-    for found in looks:
-        if found is None:
-            yield None
-        else:
-            yield from found.copies()
-
-
 class Stagings:
     """The ways of rows to a device: one for each number of rows that samples are divided into."""
 
@@ -209,17 +201,18 @@ class Stagings:
         return self._found[phase.split]
 
     def batches(
-        self, looks: Iterator[Found | None], leg: Any, step_seconds: Callable[[], float]
+        self, looks: Iterator[Found | None], state_after: StateAfter, step_seconds: Callable[[], float]
     ) -> Iterator[Batch | None]:
         """Yield the batches of what is found, sent on their way, as `CopyThread.batches`; None: nothing is there."""
-        return self.copy_thread.batches(partial(self._send, repeat(leg)), copies_of(looks), step_seconds=step_seconds)
+        copies = chain.from_iterable((None,) if found is None else found.copies() for found in looks)
+        return self.copy_thread.batches(partial(self._send, repeat(state_after)), copies, step_seconds=step_seconds)
 
-    def _send(self, legs: Iterator[Any], copy: Copy) -> Iterator[Batch]:
+    def _send(self, states: Iterator[StateAfter], copy: Copy) -> Iterator[Batch]:
         chunk, phase, first_step, workers = copy.found
         steps = count(first_step + copy.start // max(chunk.batch_size, 1) * workers, workers)
         starts = count(copy.start, chunk.batch_size)
         staging = self.of(phase)
-        made: Iterator[Batch] = map(Batch, staging.send(copy.stretch), steps, repeat(chunk), starts, legs)
+        made: Iterator[Batch] = map(Batch, staging.send(copy.stretch), steps, repeat(chunk), starts, states)
         if chunk.kept is not None and chunk.batch_size:  # without those that are damaged as a whole
             made = filter(len, made)
         return made if self._complete is None else map(partial(self._completed, staging, self._complete), made)
@@ -264,13 +257,6 @@ class Delivery:
     finish: Callable[[Batch], Any] | None
     """Returns what the loop is given for a batch; None: the batch."""
     skips: bool
-
-
-class RunLeg(Protocol):
-    """A part of a run, from a place where it began to the next such place."""
-
-    def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of the run once all steps up to this one were trained on."""
 
 
 class StepLoop(HasTokenizer, Closing, ABC):
@@ -385,7 +371,7 @@ class StepLoop(HasTokenizer, Closing, ABC):
 
         Raises DamagedError where the eras are damaged, and the run, just set to this place, has not read them.
         """
-        return self._leg().state_after(self.step - 1)
+        return self._states()(self.step - 1)
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return where the run stands once all steps up to this one, and no later one, were trained on.
@@ -397,7 +383,7 @@ class StepLoop(HasTokenizer, Closing, ABC):
         with suppress(TypeError):  # its end is not known
             if step >= (steps := len(self)):
                 raise InputError(f"step is {step}, but the last one of this run is {steps - 1}: give a number up to it")
-        return self._leg().state_after(step)
+        return self._states()(step)
 
     @abstractmethod
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -457,25 +443,32 @@ class StepLoop(HasTokenizer, Closing, ABC):
             device_wait_seconds=delivery.stagings.stalled_seconds,
         )
 
-    @abstractmethod
     def behind(self) -> Behind:
-        """Return how much there is in the store beyond the next step; costs a small read, in any thread.
+        """Return how much there is in the stores beyond the next step; costs a small read, in any thread.
 
-        Raises StoreError where the store is not there any more, DamagedError where the files of the eras are damaged.
+        Raises StoreError where a store is not there any more, DamagedError where the files of the eras are damaged.
         """
+        with self._reachable:
+            found = [trainable.content.behind(sample) for trainable, sample in self._reads()]
+        return Behind(*map(sum, zip(*found, strict=True)))
 
     @property
-    @abstractmethod
     def skipped(self) -> int:
         """Number of damaged blocks that this rank left out so far."""
+        readers = [reader for trainable, _ in self._reads() for reader in list(trainable.readers.values())]
+        return sum(len(reader.skipped) for reader in readers)
+
+    @abstractmethod
+    def _reads(self) -> list[tuple[TrainableSamples, int]]:
+        """Return what is read, and how many samples of each were delivered."""
 
     @abstractmethod
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""
 
     @abstractmethod
-    def _leg(self) -> RunLeg:
-        """Return the part of the run that began where a state was loaded last, or at the beginning."""
+    def _states(self) -> StateAfter:
+        """Return what counts from where a state was loaded last, or from the beginning."""
 
     @abstractmethod
     def _looks(self) -> Iterator[Found | None]:
@@ -504,7 +497,7 @@ class StepLoop(HasTokenizer, Closing, ABC):
 
     def _produce(self) -> Iterator[Batch | None]:
         return self._delivery.stagings.batches(
-            self._looks(), self._leg(), lambda: self._worked / max(self._delivered, 1)
+            self._looks(), self._states(), lambda: self._worked / max(self._delivered, 1)
         )
 
     def _go_on(self, saved: Position, lengths: Any) -> None:
