@@ -92,7 +92,9 @@ def message(
     for found in blocks:
         show(f"block {found['block']}: {beginning_of(found['sample'] or '', LINE_CHARACTERS)!r}")
         for piece in found["pieces"]:
-            show(f"  from token {piece['start']}: {_piece_name(piece)}")
+            name = f"{_document(piece.get('id'), piece['position'])},"
+            named = name if piece["position"] >= 0 else "padding, by the record at"
+            show(f"  from token {piece['start']}: {named} offset {piece['offset']}")
 
 
 @command(
@@ -139,12 +141,6 @@ def _piece_lines(piece: tracing.TracedPiece) -> list[str]:
         text = beginning_of(piece.record.text, LINE_CHARACTERS)
         lines.append(f"  record of {moment_of(piece.record.timestamp)}, {size(piece.record.value_bytes)}: {text!r}")
     return lines
-
-
-def _piece_name(piece: dict[str, Any]) -> str:
-    if piece["position"] < 0:
-        return f"padding, by the record at offset {piece['offset']}"
-    return f"{_document(piece.get('id'), piece['position'])}, offset {piece['offset']}"
 
 
 def _document(name: str | int | None, position: int) -> str:

@@ -242,11 +242,7 @@ def _option(name: str, *, shown: bool) -> inspect.Parameter:
     default = as_variable(Settings.model_fields[name].default)
     text = f"{described(name)}{f' Default: {default}.' if default else ''}"
     flag = f"--{name.replace('_', '-')}"
-    declared = panel(SHOWN_PANEL if shown else _panel(name))(text, "VALUE", flag, show_default=False)
+    others = CONNECTION_PANEL if name in ConnectionSettings.model_fields else OTHER_PANEL
+    folded = TOKENS_PANEL if name in TopicSettings.model_fields else others
+    declared = panel(SHOWN_PANEL if shown else folded)(text, "VALUE", flag, show_default=False)
     return _flag(name, str | None, None, declared)
-
-
-def _panel(name: str) -> str:
-    if name in TopicSettings.model_fields:
-        return TOKENS_PANEL
-    return CONNECTION_PANEL if name in ConnectionSettings.model_fields else OTHER_PANEL

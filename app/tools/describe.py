@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tokenmill.errors import BrokerError, SettingsError, StoreError, TopicError
 from tokenmill.recipe import canonical_json
 from tokenmill.store import StreamInfo, open_eras, open_partition, partitions_in, read_stream, streams_in
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
-from tokenmill.store.sealing import Manifest, sealed_segments
+from tokenmill.store.sealing import sealed_segments
 from tokenmill.untrusted import regular_file
 from tokenmill.wire.pieces import PADDING
 
@@ -37,21 +37,6 @@ BLOCKS_AT_ONCE: Final = 1 << 14
 ANSWER_SECONDS: Final = 10.0
 
 
-class SegmentFacts(NamedTuple):
-    """A sealed segment, whose files never change again."""
-
-    name: str
-    """Path of its tokens in the stream's folder."""
-    manifest: Manifest
-    sha256: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON types."""
-        names = ("partition", "first", "blocks", "bin_bytes", "bin_crc32", "docs_crc32", "index_crc32", "chain_after")
-        told = {name: getattr(self.manifest, name) for name in names}
-        return {"name": self.name, **told, "sha256": self.sha256}
-
-
 @dataclass(slots=True)
 class DataSetFacts:
     """All that is known of a stream; what is not known is in `unknown`, with the reason."""
@@ -64,7 +49,8 @@ class DataSetFacts:
     splits: dict[str, dict[str, Any]]
     """Of each stream in the store that has another share of the same raw topic, this one too: its split and blocks."""
     eras: dict[str, Any]
-    segments: list[SegmentFacts]
+    segments: list[dict[str, Any]]
+    """Sealed ones, whose files never change again: ``name`` is the path of the tokens in the stream's folder."""
     tokenizer: dict[str, Any]
     counts: dict[str, Any] | None = None
     languages: dict[str, dict[str, int]] | None = None
@@ -113,7 +99,7 @@ class DataSetFacts:
             "counts": self.counts,
             "languages": self.languages,
             "produced": self.files,
-            "segments": [segment.to_dict() for segment in self.segments],
+            "segments": self.segments,
             "unknown": [{"name": name, "why": why} for name, why in self.unknown.items()],
         }
 
@@ -178,8 +164,9 @@ def _eras(store: Path, stream: str) -> tuple[dict[str, Any], bool]:
     return {"eras": count, "blocks": reader.blocks, "first_closed": first, "last_closed": last}, not reader.ended
 
 
-def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) -> list[SegmentFacts]:
+def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) -> list[dict[str, Any]]:
     directory = partition_directory(store, info.name, number)
+    names = ("partition", "first", "blocks", "bin_bytes", "bin_crc32", "docs_crc32", "index_crc32", "chain_after")
     found = []
     for manifest in sealed_segments(directory, info, number):
         path = SegmentPaths(directory, manifest.first).tokens
@@ -187,7 +174,8 @@ def _segments(store: Path, info: StreamInfo, number: int, *, with_sha256: bool) 
         if with_sha256:
             with regular_file(path) as file:
                 digest = file_digest(file, "sha256").hexdigest()
-        found.append(SegmentFacts(f"{number}/{path.name}", manifest, digest))
+        told = {name: getattr(manifest, name) for name in names}
+        found.append({"name": f"{number}/{path.name}", **told, "sha256": digest})
     return found
 
 
@@ -295,7 +283,7 @@ def croissant(facts: DataSetFacts) -> dict[str, Any]:
             "prov:label": f"tokenmill {facts.genesis.get('versions', {}).get('tokenmill', tokenmill.__version__)}",
             "sc:identifier": facts.info.fingerprint.hex(),
         },
-        "distribution": [_file(segment, facts) for segment in facts.segments],
+        "distribution": [_file(segment, facts.info) for segment in facts.segments],
     }
     if facts.eras["first_closed"] is not None:
         told["dateCreated"] = day(facts.eras["first_closed"])
@@ -328,18 +316,18 @@ def _description(facts: DataSetFacts) -> str:
     )
 
 
-def _file(segment: SegmentFacts, facts: DataSetFacts) -> dict[str, Any]:
-    manifest = segment.manifest
+def _file(segment: Mapping[str, Any], info: StreamInfo) -> dict[str, Any]:
+    name, first, last = segment["name"], segment["first"], segment["first"] + segment["blocks"] - 1
+    shape = f"numpy.memmap(file, '{info.dtype.str}').reshape(-1, {info.block_tokens})"
     return {
         "@type": "cr:FileObject",
-        "@id": segment.name,
-        "name": segment.name,
-        "description": f"blocks {manifest.first} to {manifest.first + manifest.blocks - 1} of partition "
-        f"{manifest.partition}: numpy.memmap(file, '{facts.info.dtype.str}').reshape(-1, {manifest.block_tokens})",
-        "contentUrl": segment.name,
-        "contentSize": f"{manifest.bin_bytes} B",
+        "@id": name,
+        "name": name,
+        "description": f"blocks {first} to {last} of partition {segment['partition']}: {shape}",
+        "contentUrl": name,
+        "contentSize": f"{segment['bin_bytes']} B",
         "encodingFormat": "application/octet-stream",
-        "sha256": segment.sha256,
+        "sha256": segment["sha256"],
     }
 
 
@@ -377,8 +365,7 @@ def _lines(facts: DataSetFacts) -> Iterator[str]:
     yield from _table("Files that it came from, and their 128-bit XXH3 digests", ("name", "bytes", "digest"), produced)
     yield from _values("Tokenizer", facts.tokenizer)
     yield from _values("Recipe", {"fingerprint": info.fingerprint.hex(), **recipe})
-    segments = [segment.to_dict() for segment in facts.segments]
-    yield from _table("Sealed segments", ("name", "blocks", "bin_bytes", "bin_crc32", "sha256"), segments)
+    yield from _table("Sealed segments", ("name", "blocks", "bin_bytes", "bin_crc32", "sha256"), facts.segments)
     yield from _values("Not known", facts.unknown)
 
 

@@ -103,10 +103,6 @@ class ResendRequest:
     values: Mapping[Place, bytes] = field(default_factory=dict)
     again: bool = False
 
-    def takes(self, letter: DeadLetter) -> bool:
-        """Return whether a letter is meant."""
-        return letter.reason in self.reasons or letter.place in self.places
-
 
 @dataclass(slots=True)
 class ResendOutcome:
@@ -149,7 +145,9 @@ async def resend(
         partitions = len(await client.partitions_for(request.raw_topic))
         note_partitions = len(await client.partitions_for(dead_letters))
         async for found in read_dead_letters(settings, request.raw_topic):
-            if not isinstance(found, DeadLetter) or found.place in seen or not request.takes(found):
+            if not isinstance(found, DeadLetter) or found.place in seen:
+                continue
+            if found.reason not in request.reasons and found.place not in request.places:
                 continue
             seen.add(found.place)
             if found.place in sent_before and not request.again:

@@ -139,16 +139,6 @@ class Trial:
         self._changed = defaultdict[str, EvenSample[_Candidate]](lambda: EvenSample(examples))
         self._kept: EvenSample[TriedDocument] = EvenSample(examples)
 
-    @property
-    def records(self) -> int:
-        """Values so far."""
-        return self._records
-
-    @property
-    def kept(self) -> int:
-        """Documents that are kept so far."""
-        return sum(totals.kept for totals in self._totals.values())
-
     def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
         """Try the values of consecutive records, with where each comes from. Raises EngineError or PanicError."""
         first = self._records

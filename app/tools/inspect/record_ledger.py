@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -32,6 +32,10 @@ class Pace(NamedTuple):
         return (self.last - self.first) / 1000
 
 
+NO_PACE: Final = Pace(0, 0, 0)
+"""Where that is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChainLedger:
     """The account of one chain up to its published cursor, or the sum of several."""
@@ -50,15 +54,13 @@ class ChainLedger:
     open_tokens: int = 0
     """Tokens that wait in open blocks, as the last carries say, or the last messages of packings that refer to them."""
     totals: Totals = field(default_factory=Totals)
-    pace: "Pace | None" = None
+    pace: Pace = NO_PACE
     last_record_ms: int | None = None
     """Timestamp of the last raw record that is counted, in milliseconds since 1970; None where it has none."""
 
     @property
     def retention(self) -> Retention:
         """The same for people: what is kept of the documents, and what dropped the rest."""
-        if self.pace is None:
-            return Retention(self.totals, self.padding, blocks=self.blocks)
         return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens, self.blocks)
 
     @property
@@ -168,12 +170,12 @@ async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> 
     return chain if head is None else replace(chain, pace=await _pace(client, tokens, head))
 
 
-async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message) -> Pace | None:
+async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message) -> Pace:
     start, end = (await offsets(client, [tokens]))[tokens]
     first, last = [await record_at(client, tokens, at, end) for at in (start, end - 1)]
     message = readable(first) if first is not None else None
     if first is None or last is None or message is None:
-        return None
+        return NO_PACE
     return Pace(first.timestamp, last.timestamp, max(0, head.totals.tokens - message.totals.tokens))
 
 
@@ -193,9 +195,8 @@ def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
     """Return the sum of accounts."""
     counts = [(chain.taken, chain.blocks, chain.block_tokens, chain.open_tokens) for chain in chains]
     taken, blocks, block_tokens, open_tokens = map(sum, zip(*counts, strict=True))
-    pace = None
-    if paces := [chain.pace for chain in chains if chain.pace is not None]:
-        pace = Pace(min(p.first for p in paces), max(p.last for p in paces), sum(p.tokens for p in paces))
+    paces = [chain.pace for chain in chains if chain.pace != NO_PACE] or [NO_PACE]
+    pace = Pace(min(p.first for p in paces), max(p.last for p in paces), sum(p.tokens for p in paces))
     topic, totals = chains[0].raw_topic, sum((chain.totals for chain in chains), Totals())
     return ChainLedger(name, topic, None, None, taken, blocks, block_tokens, open_tokens, totals, pace)
 

@@ -40,7 +40,7 @@ from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message, decode_message, encode_header
 from tokenmill.wire.totals import Totals
 
-from ...kafka.dead_letters import DeadLetter, RecordPlace, SourcePlace
+from ...kafka.dead_letters import DeadLetter, RecordPlace
 from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import ChainMill, Looked, PartitionMill
 from ...sources.items import Place
@@ -239,11 +239,6 @@ def letter_of(outcome: Outcome, topic: str, partition: int) -> DeadLetter:
     return DeadLetter(
         place, record.timestamp, outcome.reason, outcome.exception, outcome.detail, record.key, record.value, ()
     )
-
-
-def source_letter(topic: str, run: str, where: str, why: str, data: bytes) -> DeadLetter:
-    """Return the letter of something in a source that never became a record."""
-    return DeadLetter(SourcePlace(topic, run, where), -1, "not_produced", "", why, None, data, ())
 
 
 @dataclass(frozen=True, slots=True)

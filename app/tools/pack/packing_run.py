@@ -25,6 +25,7 @@ from tokenmill.store.layout import StoreLock, partition_directory, segment_first
 from tokenmill.wire.totals import Totals
 
 from ...kafka.control_topic import library_versions
+from ...kafka.dead_letters import DeadLetter, SourcePlace
 from ...mill.recipes import RawTopicPlan, plan_topic
 from ...milling.duplicates.signatures import deduplication_of
 from ...settings import Settings
@@ -34,7 +35,7 @@ from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ...tasks import in_background
 from ..produce.producing import partition_of
-from ..produce.sending import COUNTED, Acknowledged, Progress, ReadingPlan, Summary, reporting
+from ..produce.sending import COUNTED, REASON, Acknowledged, Progress, ReadingPlan, Summary, reporting
 from . import packed_partition
 from .mill_processes import DocumentBatch, Ends, Judging, Millers, MillTask, batch_of, joined
 from .packed_partition import (
@@ -234,8 +235,8 @@ class _Call:
         self._summary.refuse(refused, ends=not self._dealer.number and self._plan.on_error == "skip")
         if self._plan.on_error == "dead-letter":
             run = xxhash.xxh32_hexdigest(self._run.run.encode())
-            letter = packed_partition.source_letter(self._summary.topic, run, refused.where, refused.why, refused.data)
-            self._letters.add([letter])
+            place = SourcePlace(self._summary.topic, run, refused.where)
+            self._letters.add([DeadLetter(place, -1, REASON, "", refused.why, None, refused.data, ())])
 
     def _fail(self, why: str) -> NoReturn:
         goes_on = "; the same command with --on-error skip (or dead-letter) goes on from there"

@@ -192,7 +192,10 @@ def load_verified(path: Path, store: Path | None) -> EarlierVerification:
             for name, value in values["chains"].items()
             for stream, _, partition in [name.rpartition("/")]
         }
-        eras = {name: _decoded_eras(value) for name, value in values["eras"].items()}
+        eras = {
+            name: VerifiedEras(Era.unpack(one["record"].encode()), *(int(one[n]) for n in ("offset", "stop", "blocks")))
+            for name, one in values["eras"].items()
+        }
     except FileNotFoundError:
         return NOTHING
     except (OSError, ValueError, LookupError, TypeError, AttributeError, DamagedError) as error:
@@ -243,11 +246,6 @@ def _decoded(value: Mapping[str, Any]) -> VerifiedChain:
         return VerifiedChain(carry, int(value["token_offset"]))
     except TokenMillError as error:
         raise ValueError(str(error)) from error
-
-
-def _decoded_eras(value: Mapping[str, Any]) -> VerifiedEras:
-    era = Era.unpack(value["record"].encode())
-    return VerifiedEras(era, int(value["offset"]), int(value["stop"]), int(value["blocks"]))
 
 
 def _no_state(path: Path, why: str) -> InputError:

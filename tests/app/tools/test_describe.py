@@ -113,7 +113,7 @@ def test_croissant_names_every_sealed_file(store: MilledStore) -> None:
     facts = store_facts(store.path, STREAM, with_sha256=True)
     told = croissant(facts)
     assert told["isLiveDataset"] is True
-    assert [file["sha256"] for file in told["distribution"]] == [segment.sha256 for segment in facts.segments]
+    assert [file["sha256"] for file in told["distribution"]] == [segment["sha256"] for segment in facts.segments]
     assert "license (" in told["description"]
 
 
