@@ -117,9 +117,9 @@ def _loaded(module: str | None) -> Listed:
 
     modules = COMMANDS.values() if module is None else [module]
     loaded = {import_module(f".{one}", __package__).__name__ for one in modules if one}
-    for words, declared in DECLARED.items():
-        if declared.called.__module__ in loaded:
-            yield words, None, declared.epilog, declared.called
+    for words, (called, epilog) in DECLARED.items():
+        if called.__module__ in loaded:
+            yield words, None, epilog, called
 
 
 def _listed() -> Listed:

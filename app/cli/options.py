@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -103,15 +103,9 @@ All = Annotated[bool, option("Show all there is, not only the answer.", None, "-
 AsJson = Annotated[bool, option("Print JSON, for pipes.", None, "--json")]
 
 
-class DeclaredCommand(NamedTuple):
-    """A command as typer gets it."""
-
-    called: Callable[..., Any]
-    epilog: str | None
-
-
-DECLARED: Final[dict[str, DeclaredCommand]] = {}
-"""The commands of all modules that were loaded, by the words that are typed, as ``dead-letters list``."""
+DECLARED: Final[dict[str, tuple[Callable[..., Any], str | None]]] = {}
+"""By the words that are typed, as ``dead-letters list``, the commands of all modules that were loaded: what typer calls,
+and the end of its help."""
 
 
 def command(
@@ -132,7 +126,7 @@ def command(
                     declared.param_decls = (f"--{name.replace('_', '-')}",)
         first = next(iter(parameters), "")
         called = _with_flags(function, shown, words, bucket=bucket) if first in {"settings", "loaded"} else function
-        DECLARED[words] = DeclaredCommand(called, "\n\n".join(["Examples:", *examples]) if examples else None)
+        DECLARED[words] = called, "\n\n".join(["Examples:", *examples]) if examples else None
         return function
 
     return declare

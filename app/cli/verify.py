@@ -110,17 +110,17 @@ def _verify_packed(packed: Sequence[StoredPack], *, others: bool, as_json: bool)
         )
     checks = [check_packed(one) for one in packed]
     if as_json:
-        show_json({"packed": [asdict(check) for check in checks]})
+        show_json({"packed": checks})
     for check in checks if not as_json else ():
-        told = f"{count(check.blocks, 'block')} and {count(check.eras, 'era')} are as they were packed"
-        if check.differences:
-            told = _different_line(check.differences)
-        show(f"{check.stream}: {told}")
+        told = f"{count(check['blocks'], 'block')} and {count(check['eras'], 'era')} are as they were packed"
+        if check["differences"]:
+            told = _different_line(check["differences"])
+        show(f"{check['stream']}: {told}")
     for check in checks:
-        for difference in check.differences:
-            say(f"{check.stream}: {difference}")
-    say(f"this compared the store with itself; {comparing(store, checks[0].stream)}")
-    if any(check.differences for check in checks):
+        for difference in check["differences"]:
+            say(f"{check['stream']}: {difference}")
+    say(f"this compared the store with itself; {checks[0]['again']}")
+    if any(check["differences"] for check in checks):
         raise typer.Exit(TokenMillError.exit_code)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.recipe import Genesis
@@ -147,20 +147,11 @@ def _rejected(settings: Settings, one: StoredPack) -> Iterator[RejectedDocument]
                 yield RejectedDocument(stream.name, *told, document)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedCheck:
-    """Whether a packed stream agrees with itself."""
+def check_packed(one: StoredPack) -> dict[str, Any]:
+    """Compare all that a store has of a packed stream with itself, and with what the pack noted; reads every byte.
 
-    stream: str
-    blocks: int
-    eras: int
-    differences: list[str]
-    again: str
-    """What compares it with the files that it came from."""
-
-
-def check_packed(one: StoredPack) -> PackedCheck:
-    """Compare all that a store has of a packed stream with itself, and with what the pack noted; reads every byte."""
+    Returns JSON types: ``differences`` are texts, and ``again`` says what compares it with the files that it came from.
+    """
     store, name = one.store, one.settled.stream.name
     found = [
         f"partition {part.partition}: {segment.what}"
@@ -184,5 +175,5 @@ def check_packed(one: StoredPack) -> PackedCheck:
                 found.append(f"era {era.number}: it names other blocks of partition {number}")
     if (torn := eras.torn()) is not None:
         found.append(str(torn))
-    blocks = sum(reader.blocks for reader in readers)
-    return PackedCheck(name, blocks, eras.eras, found, comparing(store, name))
+    counts = {"blocks": sum(reader.blocks for reader in readers), "eras": eras.eras}
+    return {"stream": name, **counts, "differences": found, "again": comparing(store, name)}
