@@ -104,8 +104,7 @@ AsJson = Annotated[bool, option("Print JSON, for pipes.", None, "--json")]
 
 
 DECLARED: Final[dict[str, tuple[Callable[..., Any], str | None]]] = {}
-"""By the words that are typed, as ``dead-letters list``, the commands of all modules that were loaded: what typer calls,
-and the end of its help."""
+"""By the words that are typed, as ``dead-letters list``, the loaded modules' commands: the function, and help's end."""
 
 
 def command(
