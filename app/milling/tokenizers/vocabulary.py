@@ -295,9 +295,9 @@ def added_ids(file: Mapping[str, Any], *, special: bool | None = None) -> dict[s
 
 def renumbered(file: Mapping[str, Any]) -> list[tuple[dict[str, Any], int]]:
     """Return the added tokens that get another id than the file says, as where its model has no token of some id."""
-    ids = added_ids(file)
-    added = [(token, ids[token["content"]]) for token in file.get("added_tokens") or ()]
-    return [(token, number) for token, number in added if token["id"] != number]
+    tokens = file.get("added_tokens") or ()
+    ids = added_ids(file) if tokens else {}
+    return [(token, ids[token["content"]]) for token in tokens if token["id"] != ids[token["content"]]]
 
 
 def _names(parts: Sequence[Mapping[str, Any]]) -> str:

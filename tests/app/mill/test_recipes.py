@@ -307,3 +307,5 @@ def test_ids_that_are_others_than_in_the_file_are_said(tmp_path: Path) -> None:
     file.write_text(json.dumps(content))
     settings = Settings(tokenizer=str(file), sequence_length=16, splits={"all": 1})
     assert "; tokenizers gives <late> the id 4, and its file 9: " in plan_topic(settings, settings.raw_topics[0]).marks
+    settings = settings.model_copy(update={"tokenizer": "bytes"})
+    assert plan_topic(settings, settings.raw_topics[0]).marks.endswith("; padding is the token at its end")
