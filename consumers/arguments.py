@@ -405,6 +405,14 @@ class DataRank(NamedTuple):
             )
 
 
+def warn_of_workers(kind: str, instead: str) -> None:
+    """Log it where a loop is in a data set of somebody's own, each of whose workers gets all that there is."""
+    data = sys.modules.get("torch.utils.data")
+    info = None if data is None else data.get_worker_info()
+    if info is not None and info.num_workers > 1 and info.id == 0:
+        log.warning("each of the %s workers of a DataLoader reads all of %s: %s", info.num_workers, kind, instead)
+
+
 def _group() -> tuple[int, int] | None:
     """Return this process's rank in torch's process group, and the group's size; None: there is none."""
     distributed = sys.modules.get("torch.distributed")  # without torch there is no group

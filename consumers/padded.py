@@ -137,6 +137,7 @@ class PaddedBatches(HasTokenizer):
             DamagedError: a file is damaged or cut off.
         """
         self._data_rank.require()
+        arguments.warn_of_workers(type(self).__name__, "take its loader(num_workers=2)")
         self._turn += 1
         turn = self._turn
         for batch in begin_ahead(self._produce(), self._prefetch):

@@ -23,7 +23,7 @@ from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store.layout import Closing
 
 from . import arguments
-from .arguments import DataRank, ranks_of, schedule_of, shown, whole
+from .arguments import DataRank, ranks_of, schedule_of, shown, warn_of_workers, whole
 from .batch import Batch, StateAfter
 from .sample_lookup import Chunk, DamagedRowError, Rows
 from .transfer import CopyThread, End, Staging, begin_ahead, next_usable, open_staging
@@ -321,6 +321,8 @@ class StepLoop(HasTokenizer, Closing, ABC):
             DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
         """
         self._require_open()
+        if self._ranks.workers == 1:
+            warn_of_workers(type(self).__name__, f"give it a {self._dataset} of the same arguments")
         self._settle()
         delivery, reachable = self._delivery, self._reachable
         turn, before, skips = self._turn, self._position.step - 1, delivery.skips

@@ -5,6 +5,7 @@ import inspect
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,19 @@ def test_a_loader_over_batches_is_told_of_step_datasets(store: Store, options: d
             copied(batches)
     assert batches
     assert len(list(batches)) == 20
+
+
+def test_a_loop_in_a_data_set_of_somebodys_own_is_told_of_workers(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each of its workers would read all steps; those that are given their turns do not."""
+    info = SimpleNamespace(id=0, num_workers=2)
+    monkeypatch.setattr("torch.utils.data.get_worker_info", lambda: info)
+    for worker in ((0, 1), (info.id, info.num_workers)):
+        next(iter(open_batches(store, worker=worker)))
+    assert [record.getMessage() for record in caplog.records] == [
+        "each of the 2 workers of a DataLoader reads all of Batches: give it a StepDataset of the same arguments"
+    ]
 
 
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"stop": lambda: False}, {"worker": (0, 2)}])
