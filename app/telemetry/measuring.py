@@ -225,7 +225,6 @@ class Measured(Protocol):
 
     def progress(self) -> PartitionProgress:
         """Return how far it is, and what it does."""
-        ...
 
 
 def measure(
@@ -275,15 +274,15 @@ def _measure_lag(tp: TopicPartition, progress: PartitionProgress, position: int,
     if position >= end:
         lag_age.level(now)
     lag_age.forget(position if progress.durable is None else progress.durable)
-    metrics.LAG_RECORDS.labels(*labels).set(max(0, end - position))
-    age = lag_age.age(position, now) if position < end else 0.0
-    if age is not None:
-        metrics.LAG_SECONDS.labels(*labels).set(age)
-    if progress.durable is not None:
-        metrics.DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - progress.durable))
-        age = lag_age.age(progress.durable, now) if progress.durable < end else 0.0
-        if age is not None:
-            metrics.DURABLE_LAG_SECONDS.labels(*labels).set(age)
+    taken = (position, metrics.LAG_RECORDS, metrics.LAG_SECONDS)
+    for offset, records, seconds in (
+        taken,
+        (progress.durable, metrics.DURABLE_LAG_RECORDS, metrics.DURABLE_LAG_SECONDS),
+    ):
+        if offset is not None:
+            records.labels(*labels).set(max(0, end - offset))
+            if (age := lag_age.age(offset, now) if offset < end else 0.0) is not None:
+                seconds.labels(*labels).set(age)
 
 
 class MillMeter:

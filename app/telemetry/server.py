@@ -18,6 +18,7 @@ from functools import cache
 from hashlib import blake2b, sha256
 from http import HTTPStatus
 from importlib import metadata, resources
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -228,11 +229,23 @@ def serving(
     if not settings.metrics_port:
         yield None
         return
-    tls = tls_of(settings)
+    registry = CollectorRegistry()
+    build = Gauge(BUILD, BUILD_HELP, ["version", "python"], registry=registry)
+    build.labels(tokenmill.__version__, platform.python_version()).set(1)
+    for collector in collectors:
+        registry.register(collector)
+    asked = Asked(settings.http_token)
+    pages = {
+        "/": _people_page(),
+        "/api/status": asked.only(told(status)),
+        "/api/store": asked.only(_store_page(settings)),
+        "/api/settings": asked.only(told(lambda: in_force(settings, origins))),
+        "/metrics": asked.only(metrics_of(registry)),
+        "/healthz": lambda _: _probed(probes.unhealthy()),
+        "/readyz": lambda request: _probed(probes.not_ready(strict="strict" in request.query)),
+    }
     try:
-        made = pages(settings, collectors, probes, status, origins)
-        server = PageServer(settings.metrics_host, settings.metrics_port, made, tls)
-        server.start()
+        server = _started(settings, settings.metrics_port, pages)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (")[0]  # behind it the address stands once more
         log.warning(
@@ -251,55 +264,27 @@ def serving(
         server.stop()
 
 
-def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """Return what TLS is served with; None without. Raises SettingsError where a file of it cannot be used."""
-    if (certificate := settings.http_tls_certificate) is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_certificate(
-        context, {"http_tls_certificate": certificate, "http_tls_key": settings.http_tls_key or certificate}
-    )
-    return context
-
-
-def pages(
-    settings: Settings,
-    collectors: Iterable[Collector],
-    probes: Probes,
-    status: Callable[[], Mapping[str, Any]],
-    origins: Mapping[str, str],
-) -> Pages:
-    """Return all pages; what a probe finds wrong is told with 503."""
-    registry = CollectorRegistry()
-    build = Gauge(BUILD, BUILD_HELP, ["version", "python"], registry=registry)
-    build.labels(tokenmill.__version__, platform.python_version()).set(1)
-    for collector in collectors:
-        registry.register(collector)
-    asked = Asked(settings.http_token)
-    return {
-        "/": _people_page(),
-        "/api/status": asked.only(told(status)),
-        "/api/store": asked.only(_store_page(settings)),
-        "/api/settings": asked.only(told(lambda: in_force(settings, origins))),
-        "/metrics": asked.only(metrics_of(registry)),
-        "/healthz": lambda _: _probed(probes.unhealthy()),
-        "/readyz": lambda request: _probed(probes.not_ready(strict="strict" in request.query)),
-    }
+def _started(settings: Settings, port: int, pages: Pages) -> PageServer:
+    tls = None
+    if (certificate := settings.http_tls_certificate) is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        key = settings.http_tls_key or certificate
+        load_certificate(tls, {"http_tls_certificate": certificate, "http_tls_key": key})
+    server = PageServer(settings.metrics_host, port, pages, tls)
+    server.start()
+    return server
 
 
 def _probed(wrong: str | None) -> Page:
     return Page(f"{wrong or 'ok'}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK)
 
 
-FIGURES: Final[dict[str, tuple[str, Callable[[Summary], float]]]] = {
-    "documents": (
-        "Documents that the brokers acknowledged to this call of `tokenmill produce` (produce only).",
-        lambda summary: summary.documents,
-    ),
-    "bytes": ("Bytes of their records' values (produce only).", lambda summary: summary.bytes),
-    "refused": ("What was no document, and passed over, in the whole run (produce only).", lambda run: run.refused),
-    "read_bytes": ("Bytes of the sources that the whole run has read (produce only).", lambda run: run.bytes_read),
-}
+FIGURES: Final = (
+    ("documents", "Documents that the brokers acknowledged to this call of `tokenmill produce` (produce only)."),
+    ("bytes", "Bytes of their records' values (produce only)."),
+    ("refused", "What was no document, and passed over, in the whole run (produce only)."),
+    ("read_bytes", "Bytes of the sources that the whole run has read (produce only)."),
+)
 _PORTS: Final = range(1, 1 << 16)
 
 
@@ -311,11 +296,12 @@ class ProduceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, without samples before the run has begun."""
-        summary = self._latest()
-        for name, (meaning, figure) in FIGURES.items():
+        run = self._latest()
+        figures = () if run is None else (run.documents, run.bytes, run.refused, run.bytes_read)
+        for (name, meaning), figure in zip_longest(FIGURES, figures):
             family = CounterMetricFamily(f"tokenmill_produced_{name}", meaning, labels=["topic"])
-            if summary is not None:
-                family.add_metric([summary.topic], figure(summary))
+            if run is not None:
+                family.add_metric([run.topic], figure)
             yield family
 
 
@@ -332,10 +318,8 @@ def run_served(settings: Settings, port: int | None, latest: Callable[[], Summar
         raise InputError(f"--metrics-port is {port}: give a number from 1 to 65535")
     registry = CollectorRegistry()
     registry.register(ProduceCollector(latest))
-    pages = {"/metrics": Asked(settings.http_token).only(metrics_of(registry))}
     try:
-        server = PageServer(settings.metrics_host, port, pages, tls_of(settings))
-        server.start()
+        server = _started(settings, port, {"/metrics": Asked(settings.http_token).only(metrics_of(registry))})
     except OSError as error:
         raise InputError(
             f"{settings.metrics_host}:{port} cannot be used ({error.strerror or error}): give another --metrics-port"

@@ -40,10 +40,8 @@ def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | 
 
 def end_for(error: BaseException) -> NoReturn:
     """End this process because of an error that nothing here can get over."""
-    if isinstance(error, (*HOPELESS, BrokerError)):  # a broker may come back, but its absence has its own code
-        end_process(str(error), code=error.exit_code)
-    if isinstance(error, TokenMillError):
-        end_process(str(error), code=RESUME_CODE)
+    if isinstance(error, TokenMillError):  # a broker may come back, but its absence has its own code
+        end_process(str(error), code=error.exit_code if isinstance(error, (*HOPELESS, BrokerError)) else RESUME_CODE)
     if is_unreached(error):
         words = CONTACT.unreached and f"{CONTACT.unreached}, which a broker named, cannot be reached"
         end_process(f"{words or 'no broker answers'}: {error!r}", code=BrokerError.exit_code)

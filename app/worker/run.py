@@ -32,7 +32,6 @@ class ReportedPartition(OwnedPartition, Measured, Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""
-        ...
 
 
 P = TypeVar("P", bound=ReportedPartition)

@@ -146,19 +146,15 @@ class OwnedPartition(Protocol):
 
     async def resume(self) -> None:
         """Find the place and start, also after a halt; what this raises ends the worker."""
-        ...
 
     def may_go_on(self) -> bool:
         """Return whether the partition halted, and a new `resume` may get further."""
-        ...
 
     async def feed(self, batch: FetchedBatch) -> None:
         """Do what a fetch brought; what this raises ends the worker."""
-        ...
 
     def stop(self) -> None:
         """Write nothing more anywhere."""
-        ...
 
 
 P = TypeVar("P", bound=OwnedPartition)

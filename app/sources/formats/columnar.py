@@ -181,13 +181,6 @@ class RowGroup(NamedTuple):
         return max((chunk.end for chunk in self.chunks), default=0)
 
 
-class _ColumnPage(NamedTuple):
-    """A page of a column, as its head says."""
-
-    is_dictionary: bool
-    size: int  # decompressed
-
-
 def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
     """Return a file's row groups; OSError where it is none, TooMuchMemoryError where they take over ``memory``."""
     end = stream.seek(0, SEEK_END) - 8
@@ -210,8 +203,11 @@ def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
     return groups
 
 
-def pages_of(stream: Any, chunk: _ColumnChunk) -> Iterator[_ColumnPage]:
-    """Yield the pages of a column in a row group; nothing is decoded. Raises OSError where they are damaged."""
+def pages_of(stream: Any, chunk: _ColumnChunk) -> Iterator[tuple[bool, int]]:
+    """Yield of each page of a column in a row group whether it is a dictionary, and its size, decompressed.
+
+    Nothing is decoded. Raises OSError where a page is damaged.
+    """
     at, values = chunk.begin, 0
     while values < chunk.values:
         if not 0 <= at < 1 << 62:  # no file is as long
@@ -228,7 +224,7 @@ def pages_of(stream: Any, chunk: _ColumnChunk) -> Iterator[_ColumnPage]:
         size, packed = head.get(2, -1), head.get(3, -1)
         if min(count, size, packed) < 0:
             raise OSError("the head of a page contradicts itself")
-        yield _ColumnPage(head.get(1) == _DICTIONARY_PAGE, size)
+        yield head.get(1) == _DICTIONARY_PAGE, size
         at, values = at + reader.at + packed, values + count
 
 
@@ -545,14 +541,15 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 yield 0, 0, bad
                 return
             columns = names if needs.columns is None else [name for name in names if name in needs.columns]
-            checked = _Checked(opened, stream, groups, needs.unpack_memory)
             end = 0
             for place, group in enumerate(groups):
                 begin, end = end, end + group.rows
                 if end <= start.entry or (file.groups is not None and place not in file.groups):
                     continue
-                batches = map(sound, checked.batches(place, columns, max(0, start.entry - begin)))
-                yield from _numbered("parquet", batches, max(begin, start.entry), end)
+                rows = _rows_at_once(opened, stream, group, frozenset(columns), needs.unpack_memory)
+                batches = opened.iter_batches(rows, row_groups=[place], columns=columns, use_threads=False)
+                after = max(begin, start.entry)
+                yield from _numbered("parquet", map(sound, _behind(batches, after - begin)), after, end)
                 file.share = end / opened.metadata.num_rows
     except MemoryError:  # Arrow's, too
         raise
@@ -586,34 +583,24 @@ def row_groups(path: str) -> list[RowGroup]:
         return row_groups_of(stream, MEMORY_BYTES)
 
 
-class _Checked(NamedTuple):
-    """An open file, of which nothing is decoded that takes too much memory."""
-
-    opened: Any
-    stream: Any
-    groups: list[RowGroup]
-    memory: int
-
-    def rows_at_once(self, group: RowGroup, columns: Iterable[int]) -> int:
-        """Return how many rows may be decoded at once: a page of each column is in memory, and what it becomes."""
-        size = largest = entry = 0
-        for number in columns:
+def _rows_at_once(opened: Any, stream: Any, group: RowGroup, columns: frozenset[str], memory: int) -> int:
+    """Return how many rows may be decoded at once: a page of each column is in memory, and what it becomes."""
+    size = largest = entry = 0
+    for number, chunk in enumerate(group.chunks):
+        path = opened.metadata.schema.column(number).path
+        if path in columns or path.partition(".")[0] in columns:  # of a struct, each field is a column
             most = {True: 0, False: 0}
-            for page in pages_of(self.stream, group.chunks[number]):
-                size += page.size
-                most[page.is_dictionary] = max(most[page.is_dictionary], page.size)
+            for is_dictionary, page in pages_of(stream, chunk):
+                size += page
+                most[is_dictionary] = max(most[is_dictionary], page)
             largest += sum(most.values())
             entry = max(entry, most[True])
-        TooMuchMemoryError.check("a page of each column", 2 * largest, self.memory)
-        few = min(DICTIONARY_BYTES // max(1, entry), self.memory // (2 * max(1, largest)))
-        return max(1, min(rows_within(size, group.rows), few))
+    TooMuchMemoryError.check("a page of each column", 2 * largest, memory)
+    few = min(DICTIONARY_BYTES // max(1, entry), memory // (2 * max(1, largest)))
+    return max(1, min(rows_within(size, group.rows), few))
 
-    def batches(self, number: int, columns: list[str], skip: int) -> Iterator[Any]:
-        about, needed, group = self.opened.metadata, frozenset(columns), self.groups[number]
-        paths = [about.schema.column(place).path for place in range(len(group.chunks))]
-        # of a struct, each field is a column
-        places = [place for place, path in enumerate(paths) if path in needed or path.partition(".")[0] in needed]
-        rows = self.rows_at_once(group, places)
-        for batch in self.opened.iter_batches(rows, row_groups=[number], columns=columns, use_threads=False):
-            yield batch.slice(min(skip, batch.num_rows))
-            skip = max(0, skip - batch.num_rows)
+
+def _behind(batches: Iterable[Any], skip: int) -> Iterator[Any]:
+    for batch in batches:
+        yield batch.slice(min(skip, batch.num_rows))
+        skip = max(0, skip - batch.num_rows)

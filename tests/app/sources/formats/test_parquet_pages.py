@@ -66,8 +66,8 @@ def test_pages_are_those_that_the_library_wrote(**options: Any) -> None:
             column = own.column(place)
             assert chunk.values == column.num_values
             assert chunk.end - chunk.begin == column.total_compressed_size
-            assert sum(page.is_dictionary for page in pages) == column.has_dictionary_page
-            heads = column.total_uncompressed_size - sum(page.size for page in pages)
+            assert sum(is_dictionary for is_dictionary, _ in pages) == column.has_dictionary_page
+            heads = column.total_uncompressed_size - sum(size for _, size in pages)
             assert 0 < heads <= 400 * len(pages)
 
 
