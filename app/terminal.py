@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
 
 from rich.cells import cell_len
@@ -25,6 +26,8 @@ _OTHERS: Final = "\u2028\u2029\ud800-\udfff"
 _HARMFUL: Final = re.compile(f"[\0-\x1f\x7f-\x9f{_BIDI}{_OTHERS}]")
 _HARMFUL_IN_LINES: Final = re.compile(f"[\0-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_OTHERS}]")
 """The same, but for line ends and tabs."""
+STAND_INS: Final[dict[str, str]] = {}
+"""Folders of this process that stand for a bucket, and its address, which is shown in their place."""
 _BETWEEN: Final = re.compile(r"(\x1b\[[?0-9;]*[mABCDGHJKhl]|\r)")
 """What progress bars, tables and colours are made of: styles, and moves of the cursor. No other sequence is."""
 
@@ -64,6 +67,9 @@ def _escape(found: re.Match[str]) -> str:
 class GuardedStream:
     """A stream of text that lets no control character through but, on a terminal, styles and moves of the cursor."""
 
+    reader_is_gone = False
+    """Whether the other end of a pipe is closed, as `head` closes it: of any stream of this process."""
+
     def __init__(self, stream: TextIO, *, redacts: bool = False) -> None:
         """Write to ``stream``; ``redacts``: what is said there holds no secret, of which documents may have some."""
         self._stream = stream
@@ -73,24 +79,49 @@ class GuardedStream:
     def write(self, text: str, /) -> int:
         """Write a text, escaped; return how long it was."""
         shown = redacted(text) if self._redacts else text
+        for folder, address in STAND_INS.items():
+            shown = shown.replace(folder, address)
         parts = _BETWEEN.split(shown) if self._terminal else [shown]
         parts[::2] = map(escaped_lines, parts[::2])
-        self._stream.write("".join(parts))
+        with self._naming_the_stream():
+            self._stream.write("".join(parts))
         return len(text)
+
+    def flush(self) -> None:
+        """Let what was written out."""
+        with self._naming_the_stream():
+            self._stream.flush()
 
     def writelines(self, lines: Iterable[str], /) -> None:
         """Write texts, escaped."""
         self.write("".join(lines))
+
+    @contextmanager
+    def _naming_the_stream(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            GuardedStream.reader_is_gone = True
+            raise
+        except OSError as error:  # the disk is full on which the file is that it goes to
+            error.filename = "standard error" if self._redacts else "standard output"
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 def guard_streams() -> None:
-    """Let nothing out of this process through `sys.stdout` and `sys.stderr` but what may reach a terminal."""
+    """Let nothing out of this process through `sys.stdout` and `sys.stderr` but what may reach a terminal.
+
+    Of what was closed before the process began (``>&-``), nothing is read, and what is written there is nowhere.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # and its descriptor that of the next file that is opened
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - until the process ends
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None or isinstance(stream, GuardedStream):
+        if isinstance(stream, GuardedStream):
             continue
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every terminal has every character

@@ -28,6 +28,8 @@ process that starts a thread for every further core would wait for such work, bu
 filter or transform does, sets the variable."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
+UNREAD: Final = 141
+"""The same of SIGPIPE, 128 + 13: who read the output has closed it. With 1, `verify` would have found a difference."""
 AGAIN_AFTER_S: Final = 0.05
 """After a finalizer that Ctrl-C met; it takes microseconds, and nobody notices the rest."""
 
@@ -188,11 +190,7 @@ def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         cli(given, prog_name="tokenmill")
     except (KeyboardInterrupt, SystemExit) as end:  # first: the names below may not be there yet
-        code = INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code
-        if code == INTERRUPTED:  # what it left half made is freed next, and is to say nothing of it
-            warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
-            sys.unraisablehook = (lambda _: None) if own else sys.unraisablehook  # an event loop without its attributes
-        return code if isinstance(code, int) else code is not None
+        return _told(INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.code, own=own)
     except TokenMillError as error:
         _say(str(error))
         return error.exit_code
@@ -213,6 +211,16 @@ def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
         )
         return InputError.exit_code
     return 0
+
+
+def _told(code: object, *, own: bool) -> int:
+    """Return the exit code of a command that says it itself."""
+    if code == INTERRUPTED:  # what it left half made is freed next, and is to say nothing of it
+        warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
+        sys.unraisablehook = (lambda _: None) if own else sys.unraisablehook  # an event loop without its attributes
+    if code == 1 and getattr(sys.stdout, "reader_is_gone", False):  # 1 is what typer and Rich make of it
+        return UNREAD
+    return code if isinstance(code, int) else code is not None
 
 
 def _end_at_once(*_: object) -> None:
@@ -240,7 +248,7 @@ def _leave(code: int) -> None:
     atexit.unregister(_leave)
     atexit._run_exitfuncs()  # noqa: SLF001 - the only way to run them
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or its reader is gone: `guard_streams` has said so
+        with suppress(OSError, ValueError):  # closed, or its reader is gone: `GuardedStream` has said so
             stream.flush()
     os._exit(code)
 
@@ -250,4 +258,5 @@ def _say(message: str) -> None:
 
     # What has several lines quotes a log; none of them must look like a message of ours.
     lines = escaped_lines(message).replace("\n", "\n  ")
-    print(f"tokenmill: {lines}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer
+    with suppress(OSError):  # where it does not take even that, the exit code has to do
+        print(f"tokenmill: {lines}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer

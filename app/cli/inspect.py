@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import address_of
 from tokenmill.errors import InputError
 from tokenmill.packings import packing_in_words
@@ -18,7 +17,7 @@ from ..funnel import beginning_of
 from ..settings import Settings
 from ..terminal import ShownTable, pairs
 from ..tools.inspect import reports, tracing
-from .options import All, AsJson, OneStream, RawTopic, argument, command, option
+from .options import All, AsJson, OneStream, RawTopic, argument, command, open_store, option
 from .output import LINE_CHARACTERS, ProgressLine, count, moment_of, say, show, show_json, show_table, size
 
 SHOWN_TOKENS = 12  # ids of a document, in its line; --json has all
@@ -59,7 +58,7 @@ def segment(
     """
     if (address := address_of(path)) is not None:
         parts = address.rsplit("/", 3 if path.suffix else 2)
-        path = open_temporarily(Path(parts[0])).joinpath(*parts[1:])
+        path = open_store(Path(parts[0])).joinpath(*parts[1:])
     found = reports.inspect_segments(path)
     if as_json:
         show_json(found)
@@ -331,7 +330,7 @@ def _stores(given: Iterable[str], *, mixture: bool) -> dict[str, Path]:
         if not mixture or not equals or not name or not directory:
             advice = "give NAME=DIRECTORY, with the name of a stream in the mixture" if mixture else "give --store"
             raise InputError(f"--store-of is {one!r}: {advice}")
-        stores[name] = open_temporarily(Path(directory))
+        stores[name] = open_store(Path(directory))
     return stores
 
 

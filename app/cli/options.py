@@ -5,6 +5,7 @@ import inspect
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -12,12 +13,13 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from tokenmill.errors import InputError, SettingsError
+from tokenmill.errors import BrokerError, InputError, SettingsError, TokenMillError, TopicError
 
 from ..logs import set_up_logging
 from ..settings import SECRETS, ConnectionSettings, Settings, TopicSettings, load_with_origins
 from ..settings.model import ENVIRONMENT_PREFIX, Loaded, described
 from ..settings.values import as_variable
+from ..terminal import STAND_INS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -151,7 +153,15 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
         set_up_logging("auto", "warning", libraries="critical")
         if bucket or "store" in shown:
             loaded = _with_store(loaded, words, bucket=bucket)
-        return command(loaded if first.name == "loaded" else loaded.settings, **arguments)
+        try:
+            return command(loaded if first.name == "loaded" else loaded.settings, **arguments)
+        except (BrokerError, TopicError) as error:
+            from ..tools.inspect.packed import without_topics  # noqa: PLC0415 - it needs numpy
+
+            with suppress(OSError, ValueError, TokenMillError):  # the store is no store, or damaged
+                if said := without_topics(loaded.settings.store):
+                    error.args = (f"{error}. {said}",)
+            raise
 
     first_shown = [*(name for name in shown if name in flags), *(name for name in flags if name not in shown)]
     options = [_option(name, shown=name in shown) for name in first_shown]
@@ -173,8 +183,7 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
 
 
 def _with_store(loaded: Loaded, words: str, *, bucket: bool) -> Loaded:
-    from tokenmill.bucket.cache import open_temporarily  # noqa: PLC0415 - most commands need no numpy
-    from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - as above
+    from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - most commands need no buckets
 
     store = loaded.settings.store
     if (address := address_of(store)) is None:
@@ -184,7 +193,18 @@ def _with_store(loaded: Loaded, words: str, *, bucket: bool) -> Loaded:
             f"store is {address}, and `tokenmill {words}` needs a store on a disk of this host: name its directory "
             f"with --store. `tokenmill mirror --store DIRECTORY --from {address}` makes one of the bucket"
         )
-    return loaded._replace(settings=loaded.settings.model_copy(update={"store": open_temporarily(store)}))
+    return loaded._replace(settings=loaded.settings.model_copy(update={"store": open_store(store)}))
+
+
+def open_store(store: Path) -> Path:
+    """Return a store that is given by its path or as a bucket, whose address is shown in place of the folder's."""
+    from tokenmill.bucket.cache import open_temporarily  # noqa: PLC0415 - most commands need no numpy
+    from tokenmill.bucket.objects import address_of  # noqa: PLC0415 - as above
+
+    opened = open_temporarily(store)
+    if (address := address_of(store)) is not None:
+        STAND_INS[str(opened)] = address
+    return opened
 
 
 def _flag(name: str, kind: Any, default: object, declared: Any) -> inspect.Parameter:

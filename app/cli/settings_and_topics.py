@@ -155,7 +155,7 @@ def explain(settings: Settings, *, as_json: AsJson = False) -> None:
     else:
         show("exact: documents whose text behind the steps is the same")
     if deduplication.fold:
-        show("fold: capitals and white space make no difference")
+        show("fold: texts are compared in small letters (ß stays ß), and white space makes no difference")
     least, most = facts["least_documents"], facts["window"]
     show(f"window: the newest {least:,} to {most:,} kept documents; a copy of an older one is kept")
     show(f"memory: up to {size(facts['memory_bytes'])}, disk: up to {size(facts['disk_bytes'])}, for a full window")
@@ -181,6 +181,8 @@ def counts(
     """
     from ..tools.inspect.duplicates import count_duplicates, times_file  # noqa: PLC0415 - as above
 
+    if to is not None and to.suffix not in {"", ".parquet", ".pq"}:
+        raise InputError(f"--to {to}: the file is Parquet, whatever its name says: give a name that ends in .parquet")
     with times_file(to) if to is not None else nullcontext() as add:
         found = asyncio.run(count_duplicates(settings, add))
     if as_json:

@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal, get_args
 import structlog
 import typer
 
-from tokenmill.bucket.cache import open_temporarily
 from tokenmill.bucket.objects import Bucket
 from tokenmill.errors import BucketError, DamagedError, GapError, InputError, StoreError
 from tokenmill.samples.sequence import Position
@@ -25,7 +24,7 @@ from ..tasks import Backoff, in_thread, run_until_signalled
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from ..tools.export import FORMATS, FormatChoice, What, export
 from ..tools.repair import PartitionRepair, Repaired, examine_store, repair_store
-from .options import AsJson, DryRun, KeepFrom, OneStream, SomePartitions, Yes, argument, command, option
+from .options import AsJson, DryRun, KeepFrom, OneStream, SomePartitions, Yes, argument, command, open_store, option
 from .output import ProgressLine, agree, asks, count, say, show, show_json, show_page, size
 
 
@@ -157,7 +156,7 @@ def repair_command(
     if check:
         found = examine_store(settings.store, stream, partitions or ())
     else:
-        other = None if donor is None else open_temporarily(donor)
+        other = None if donor is None else open_store(donor)
         found, rewritten = repair_store(settings, stream, partitions or (), donor=other, progress=_say)
     if as_json:
         show_json({"partitions": [partition.to_dict() for partition in found], "descriptions": rewritten})

@@ -85,6 +85,24 @@ def test_ctrl_c_while_a_command_begins_or_ends_shows_nothing(how: str, code: int
     assert (ended.returncode, ended.stderr) == (code, "")
 
 
+@pytest.mark.parametrize("words", ["version", "--help", "steps list"])
+@pytest.mark.parametrize(
+    ("output", "code", "said"),
+    [
+        ("| true", 141, ""),
+        (">/dev/full", 12, "tokenmill: standard output cannot be used (No space left"),
+        (">&-", 0, ""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_traceback(words: str, output: str, code: int, said: str) -> None:
+    """Not the code of `verify` for a difference, either: a pipe that was closed, a full disk, a closed descriptor."""
+    script = f"exec 3>&1; {{ {sys.executable} -m tokenmill.app.cli {words}; echo $? >&3; }} {output}"
+    ended = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True, text=True)
+
+    assert (int(ended.stdout), ended.stderr.count("\n")) == (code, bool(said))
+    assert ended.stderr.startswith(said)
+
+
 COUNT_THREADS = """
 import os
 from tokenmill.app.cli import main

@@ -1,6 +1,7 @@
 """`tokenmill dedup explain`: the chances, the window, and what it takes."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -34,6 +35,13 @@ def test_nothing_to_explain_is_said() -> None:
     """Where the settings keep duplicates."""
     with pytest.raises(SettingsError, match="give --dedup near"):
         explained()
+
+
+def test_no_parquet_is_written_under_the_name_of_another_format(tmp_path: Path) -> None:
+    """Before a broker is asked."""
+    told = invoke("dedup", "counts", "--to", tmp_path / "times.csv", code=12)
+    assert "give a name that ends in .parquet" in told.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_document_that_never_came_again_may_be_a_duplicate_itself(monkeypatch: pytest.MonkeyPatch) -> None:

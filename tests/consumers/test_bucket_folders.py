@@ -25,7 +25,7 @@ from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket import cache as folders
 from tokenmill.bucket.cache import open_folder
 from tokenmill.consumers import Documents, EraDataset, Windows
-from tokenmill.errors import BucketError, DifferenceError, InputError
+from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError
 from tokenmill.store import open_eras, open_partition, partitions_in
 
 
@@ -53,6 +53,12 @@ def store(tmp_path: Path) -> Path:
 def address(store: Path, tmp_path: Path) -> str:
     """Return the bucket of it."""
     return uploaded_to(store, tmp_path / "share").as_uri()
+
+
+def test_a_folder_that_cannot_be_made_is_no_matter_of_segment_workers(address: str) -> None:
+    """What is said is what reads a bucket has to do."""
+    with pytest.raises(DiskError, match=r"/proc/here cannot be used .*: what reads this cache of a bucket tries again"):
+        open_folder(address, Path("/proc/here"), None)
 
 
 def test_a_folder_is_the_store(store: Path, address: str, tmp_path: Path, reads: Counter[str]) -> None:

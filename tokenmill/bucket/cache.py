@@ -50,6 +50,8 @@ CLAIM_SECONDS: Final = 0.05
 """How often it is looked which eras are wanted."""
 LONGEST_PAUSE: Final = 30.0
 """Seconds until the next try while the bucket or the disk fails; the first come after one, two, four."""
+_AGAIN: Final = "what reads this cache of a bucket tries again, or goes on when it is called again"
+"""What follows once the cache's disk is there."""
 _CLAIM_BYTES: Final = 4096
 _LEFT: Final = ".left"
 """Ends the name of a claim of a process that has ended."""
@@ -103,7 +105,7 @@ class CacheFolder:
     def put(self, fetched: Fetched) -> None:
         """Write a segment."""
         paths = self.paths(fetched.segment.partition, fetched.segment.first)
-        with layout.blaming(paths.directory):
+        with layout.blaming(paths.directory, _AGAIN):
             paths.directory.mkdir(exist_ok=True)
             for end, data in fetched.files.items():
                 layout.put_file(paths.directory / f"{paths.first:012d}.{end}", data)
@@ -138,13 +140,13 @@ class BucketCache:
             raise InputError(
                 f"cache is '{path}', a store that has {stream}, and would lose it: give a folder of its own"
             )
-        store = Store.open_or_create(path)
+        store = Store.open_or_create(path, _AGAIN)
         store.add_stream(info, tokenizer_of(bucket, info))
         self.path = store.path
         self._folder = CacheFolder(store.path, info)
         self._most_bytes = most_bytes
         self._claimed: Any = None
-        with layout.blaming(claims := self._folder.claims):
+        with layout.blaming(claims := self._folder.claims, _AGAIN):
             claims.mkdir(exist_ok=True)
             file = claims / uuid4().hex
             self._claim = os.open(new := file.with_suffix(layout.TEMPORARY), os.O_RDWR | os.O_CREAT)
@@ -347,7 +349,7 @@ class SegmentFolder:
             if (remote := self.segment(partition, first)) is None or end not in {*remote.ends, remote.seal_end}:
                 return None
             if not path.exists():  # another process may have been quicker
-                with layout.blaming(path.parent):
+                with layout.blaming(path.parent, _AGAIN):
                     layout.put_file(path, remote.read(end))
                     self._make_room(path)
             return os.open(path, os.O_RDONLY)
@@ -408,7 +410,7 @@ def open_folder(address: str, path: Path, most_bytes: int | None, streams: Seque
         BucketError: the bucket holds no such stream, does not answer, or does not hold what was uploaded.
         DifferenceError, FingerprintError, StoreError, DiskError: the folder is of another bucket, or cannot be used.
     """
-    bucket, store = Bucket.open(address), Store.open_or_create(path)
+    bucket, store = Bucket.open(address), Store.open_or_create(path, _AGAIN)
     names = streams or streams_of(bucket)
     with layout.locked(store.path):
         for name in names:

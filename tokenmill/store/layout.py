@@ -144,15 +144,15 @@ GOES_ON: Final = "a segment worker tries again by itself, and `tokenmill pack` g
 
 
 @contextmanager
-def blaming(directory: Path) -> Iterator[None]:
-    """Turn the system's errors inside into a `DiskError` that names ``directory`` and what to do."""
+def blaming(directory: Path, then: str = GOES_ON) -> Iterator[None]:
+    """Turn the system's errors inside into a `DiskError` that names ``directory``, what to do, and what follows."""
     try:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise DiskError(
             f"{directory} cannot be used ({why}); what was committed is kept. Make room, repair or mount the disk: "
-            f"{GOES_ON}"
+            f"{then}"
         ) from error
 
 

@@ -246,15 +246,17 @@ class Store:
         return cls(path, identity["id"])
 
     @classmethod
-    def open_or_create(cls, path: StorePath) -> Self:
+    def open_or_create(cls, path: StorePath, then: str = layout.GOES_ON) -> Self:
         """Open a store for writing; a directory without identity gets a new one, and keeps its streams.
+
+        ``then``: what follows once its disk is there.
 
         Raises StoreError for another host's or directory's, or a bucket; DiskError where it cannot be made, read or
         written to.
         """
         path = layout.store_directory(path)
         layout.require_no_bucket(path)
-        with layout.blaming(path):
+        with layout.blaming(path, then):
             path.mkdir(parents=True, exist_ok=True)
             if not (path / layout.STORE_FILE).exists():
                 _create_identity(path)

@@ -38,7 +38,7 @@ class Exact:
     window: int = 100_000_000
     """Kept documents among which duplicates are looked for, at most; and never fewer than the newest 3/4 of so many."""
     fold: bool = False
-    """Whether texts are the same that differ in capitals and white space alone."""
+    """Whether texts are the same that, in small letters (`str.lower` of Python), differ in white space alone."""
     domain: str = ""
     """Names the topics among which a service looks for duplicates together; not set: the raw topic alone."""
 
@@ -59,7 +59,7 @@ class Near:
     window: int = 10_000_000
     """Kept documents among which duplicates are looked for, at most; and never fewer than the newest 3/4 of so many."""
     fold: bool = False
-    """Whether capitals and white space are passed over, in runs of words as well."""
+    """The same, in runs of words as well."""
     shingle: int = 5
     """Words of a run; of a document with fewer words, the whole text alone decides."""
     bands: int = 14

@@ -1,5 +1,6 @@
 """Packed streams: what their store knows of them, in the types that are made of Kafka's topics elsewhere."""
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,16 @@ from typing import Any, Final
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.recipe import Genesis
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
-from tokenmill.store.layout import comparing, is_packed
-from tokenmill.untrusted import parse_json, regular_file
+from tokenmill.store.layout import (
+    SOURCE_FILE,
+    SegmentPaths,
+    comparing,
+    is_packed,
+    partition_directory,
+    segment_firsts,
+)
+from tokenmill.store.sealing import UNKNOWN, scan
+from tokenmill.untrusted import parse_json, read_regular, regular_file
 from tokenmill.wire.message import Message
 
 from ...kafka.control_log import ControlLog
@@ -73,6 +82,34 @@ def packed_streams(settings: Settings, names: Sequence[str] = ()) -> list[Stored
             "ask for packed streams and for streams on brokers in two calls"
         )
     return found if names else own or found
+
+
+def without_topics(store: Path) -> str:
+    """Return what to say beside an error of topics: which streams of a store are in none, or may be; else nothing."""
+    names = streams_in(store)
+    if packed := [name for name in names if is_packed(store, name)]:
+        return (
+            f"{', '.join(packed)} in {store} was packed from files, and is in no topic: `tokenmill ledger` counts its "
+            "documents, `tokenmill inspect stream` its blocks"
+        )
+    if copied := [name for name in names if _came_from_bucket(store, name)]:
+        return (
+            f"{', '.join(copied)} in {store} came from a bucket: if it was packed from files, it is in no topic, and "
+            "the store that was packed is the one to ask"
+        )
+    return ""
+
+
+def _came_from_bucket(store: Path, name: str) -> bool:
+    """Return whether no message brought the last blocks of a stream's first partition, nor a pack."""
+    if (store / name / SOURCE_FILE).exists():
+        return True
+    info, directory = read_stream(store, name), partition_directory(store, name, 0)
+    if not (firsts := segment_firsts(os.listdir(directory))):  # noqa: PTH208 - names alone
+        return False
+    log = read_regular(SegmentPaths(directory, firsts[-1]).commits)
+    commits = scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).commits
+    return bool(commits) and commits[-1].source_offset == UNKNOWN
 
 
 async def ledger_of(settings: Settings, names: Sequence[str] = ()) -> RecordLedger:

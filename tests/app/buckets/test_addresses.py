@@ -198,6 +198,18 @@ def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
+    store: Path, address: str, tmp_path: Path, run: Run
+) -> None:
+    """Nothing in a copy says whether files or a topic were packed."""
+    copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, Bucket.open(address))
+    copy.copy(lambda: None)
+    copy.close()
+    for at, is_copy in ((tmp_path / "copy", True), (address, True), (store, False)):
+        told = run("inspect", "stream", STREAM, "--store", at, "--bootstrap-servers", "127.0.0.1:1", code=3).err
+        assert (f"{STREAM} in {at} came from a bucket: if it was packed from files, it is in no" in told) == is_copy
+
+
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"
@@ -216,7 +228,8 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     reports = json.loads(run("inspect", "segment", place, "--json").out)
     assert sum(report["blocks"] for report in reports) == blocks[1]
     (report,) = json.loads(run("inspect", "segment", f"{place}/000000000000.bin", "--json").out)
-    assert report == reports[0] | {"path": report["path"]}
+    assert report == reports[0]
+    assert report["path"] == f"{place}/000000000000.bin"  # not of the folder that stands for it
     copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), milled.train, Bucket.open(share.as_uri()))
     copy.copy(lambda: None)
     copy.close()

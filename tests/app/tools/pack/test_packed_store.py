@@ -173,6 +173,9 @@ def test_what_a_packed_stream_lacks_is_no_matter_of_brokers(packed: tuple[Settin
     assert f"and no store: give {settings.store}" in told
     told = said(settings.store, "flush", "raw-text", code=12)[1]
     assert "`tokenmill pack … --flush` fills" in told
+    for words in (("dedup", "counts"), ("tail", "raw-text"), ("skip", "raw-text", "0", "3")):
+        told = said(settings.store, *words, code=3)[1]
+        assert f"{TRAIN}, {VALIDATION} in {settings.store} was packed from files, and is in no topic" in told
 
 
 def test_what_a_check_advises_repairs_this_store_and_all_that_is_damaged(packed: tuple[Settings, PackSummary]) -> None:
