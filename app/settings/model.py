@@ -10,7 +10,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError, nearest
@@ -81,6 +90,9 @@ def _without_scheme(given: object) -> object:
     return re.sub(r"(?i)(^|,)\s*(?:kafka|plaintext)://", r"\1", given) if isinstance(given, str) else given
 
 
+Servers = Annotated[str, BeforeValidator(_without_scheme), AfterValidator(kinds.check_servers)]
+
+
 class ConnectionSettings(BaseModel):
     """What a client needs to know of the brokers; nothing here decides a token.
 
@@ -89,7 +101,7 @@ class ConnectionSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    bootstrap_servers: Annotated[str, BeforeValidator(_without_scheme)] = Field(default="127.0.0.1:9092", min_length=1)
+    bootstrap_servers: Servers = "127.0.0.1:9092"
     """Addresses of Kafka brokers, host:port, separated by commas."""
     security_protocol: Protocol = "PLAINTEXT"
     """How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted."""
@@ -556,7 +568,7 @@ def _file(config: Path | None) -> _Layer:
         return {}
     path = said or DEFAULT_CONFIG
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte order mark before it
     except OSError as error:
         raise SettingsError(
             f"cannot read the settings file {path}: {error.strerror}; check --config and {CONFIG_VARIABLE}"

@@ -22,7 +22,7 @@ EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 """What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
 _STEPS_EXAMPLE: Final = '[{"name": "length", "min_words": 5}]'
-_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_HOST_AND_PORT: Final = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])(?::([0-9]{1,5}))?")
 _PORTS: Final = range(1, 1 << 16)
 _BYTES: Final = TypeAdapter(ByteSize)
 
@@ -147,6 +147,26 @@ def check_address(address: str) -> str:
     return address
 
 
+def check_servers(addresses: str) -> str:
+    """Return brokers' addresses without blanks. Raises ValueError where there is none, or one is none, as ``a;b``."""
+    given = [address.strip() for address in addresses.split(",") if address.strip()]
+    for address in given:
+        found = _HOST_AND_PORT.fullmatch(address)
+        is_bare = re.fullmatch("[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", address)  # of IPv6, without a port
+        if not is_bare and (found is None or int(found[1] or 1) not in _PORTS):
+            raise ValueError(f"{address!r} is no address: write it like kafka-1:9092, and a comma between two")
+    if not given:
+        raise ValueError("there is no address in it: write one like kafka-1:9092")
+    return ",".join(given)  # an empty one would be the broker at port 9092 of this host
+
+
+def require_path(value: object) -> object:
+    """Return the value unchanged. Raises ValueError where it is empty, which is no path, or holds a NUL."""
+    if value == "" or "\0" in str(value):
+        raise ValueError("it names no directory: give one; a dot is the one where you stand")
+    return value
+
+
 def empty_is_none(value: object) -> object:
     """Return None for an empty string: a variable cannot be null otherwise."""
     return None if value == "" else value
@@ -268,7 +288,7 @@ OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
 OptionalAddress = Annotated[OptionalText, AfterValidator(parse_web_address)]
 OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
 OptionalSize = Annotated[int | None, BeforeValidator(parse_optional_size)]
-HomePath = Annotated[Path, AfterValidator(at_home)]
+HomePath = Annotated[Path, BeforeValidator(require_path), AfterValidator(at_home)]
 OptionalPath = Annotated[HomePath | None, BeforeValidator(empty_is_none)]
 OptionalSecret = Annotated[SecretStr | None, BeforeValidator(empty_is_none)]
 Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import SecretStr, ValidationError
 
 from tokenmill.app.local.local_state import LocalState
 from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_settings
@@ -147,3 +147,16 @@ def test_brokers_may_be_written_with_the_scheme_of_other_programs() -> None:
     """Before each of several addresses, or before some."""
     found = ConnectionSettings(bootstrap_servers="kafka://a:9092, KAFKA://b:9092,c:9092")
     assert found.bootstrap_servers == "a:9092,b:9092,c:9092"
+
+
+@pytest.mark.parametrize("servers", ["", ",", "a:b", "a:0", "a:99999", "a:1;b:2", "a:1 b:2", "http://a:1"])
+def test_what_is_no_address_is_not_taken_for_brokers_that_do_not_answer(servers: str) -> None:
+    """Each is refused before anybody connects."""
+    with pytest.raises(ValidationError, match=r"write (it|one) like kafka-1:9092"):
+        ConnectionSettings(bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize("servers", ["a", "a:1,b_c:2", "::1", "[::1]:9092,[fe80::1%eth0]:1"])
+def test_addresses_are_taken_as_clients_of_kafka_take_them(servers: str) -> None:
+    """Without a port, of IPv6, and with nothing behind a comma."""
+    assert ConnectionSettings(bootstrap_servers=f" {servers} , ").bootstrap_servers == servers

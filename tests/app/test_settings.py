@@ -144,6 +144,8 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"splits": "train=1,train=2"}, "twice"),
         ({"stream_suffix": " v2"}, "cannot name a topic"),
         ({"message_bytes": "3 bananas"}, "bananas"),
+        ({"store": ""}, "names no directory"),
+        ({"store": "a\0b"}, "names no directory"),
         (
             {"decode": "yaml"},
             "it must be 'auto', 'json', 'text', 'avro', 'protobuf', 'json_schema' or module:function",
@@ -167,6 +169,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
     assert str(tmp_path / "none.toml") in refusal(config=tmp_path / "none.toml")
     assert str(broken) in refusal(config=broken)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As some editors write one."""
+    (file := tmp_path / "marked.toml").write_text("workers = 3", "utf-8-sig")
+    assert load_settings(config=file).workers == 3
 
 
 def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:

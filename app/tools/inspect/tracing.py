@@ -100,8 +100,8 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
     recipe = settled.genesis.recipe
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     async with consumer(settings) as client:
-        span = (await offsets(client, [tokens]))[tokens]
-        record = await message_with(client, tokens, recipe.fingerprint, block, span)
+        span = (await topic_ranges(client, tokens.topic)).get(tokens)
+        record = await message_with(client, tokens, recipe.fingerprint, block, span) if span is not None else None
     if record is None:
         raise errors.InputError(
             f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "

@@ -61,8 +61,9 @@ async def test_every_block_of_the_topic_is_found_by_its_number(milled: Milled) -
         trace = await trace_block(milled.settings, milled.train, 0, number)
         assert trace.text == chain[number].tokens.decode(errors="replace")
         assert [piece.padding for piece in trace.pieces].count(True) == (number == padded)
-    with pytest.raises(InputError, match="does not hold block"):
-        await trace_block(milled.settings, milled.train, 0, len(chain))
+    for place in ((0, len(chain)), (99, 0)):  # a partition that is not there is no broker that does not answer
+        with pytest.raises(InputError, match="does not hold block"):
+            await trace_block(milled.settings, milled.train, *place)
 
 
 async def test_a_block_in_the_store_needs_no_broker(milled: Milled) -> None:
