@@ -159,8 +159,8 @@ def _with_flags(command: Callable[..., Any], shown: Sequence[str], words: str, *
             from ..tools.inspect.packed import without_topics  # noqa: PLC0415 - it needs numpy
 
             with suppress(OSError, ValueError, TokenMillError):  # the store is no store, or damaged
-                if said := without_topics(loaded.settings.store):
-                    error.args = (f"{error}. {said}",)
+                if more := without_topics(loaded.settings.store):
+                    error.args = (f"{error}. {more}",)
             raise
 
     first_shown = [*(name for name in shown if name in flags), *(name for name in flags if name not in shown)]
