@@ -28,7 +28,7 @@ from ..tools.inspect.duplicates import Copies, copies_of
 from ..tools.inspect.packed import StoredPack, packed_rejects, packed_streams
 from ..tools.inspect.tracing import RejectedDocument, read_rejected
 from .options import All, AsJson, DryRun, OneStream, RawTopic, SomeStreams, Yes, argument, command, option
-from .output import ProgressLine, agree, asks, count, example_lines, moment_of, say, show, show_json, show_table, size
+from .output import ProgressLine, agree, asks, count, moment_of, say, show, show_examples, show_json, show_table, size
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 
@@ -218,8 +218,7 @@ def rejects_command(
         tried = TriedDocument(str(one.place), one.detail, beginning_of(one.document.text))
         by_reason.setdefault((one.stream, one.reason), []).append(tried)
     for (stream, reason), documents in by_reason.items():
-        for line in example_lines(f"{stream}, {reason}", documents, whole=everything):
-            show(line)
+        show_examples(f"{stream}, {reason}", documents, whole=everything)
     if not found:
         say("no document was filtered out, or the topics no longer hold those that were")
 

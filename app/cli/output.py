@@ -7,7 +7,7 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -213,12 +213,12 @@ def _funnel_table(retention: Retention, tokens: Mapping[str, int] | None = None)
     return ShownTable(columns, rows)
 
 
-def example_lines(title: str, documents: Iterable[TriedDocument], *, whole: bool) -> Iterator[str]:
-    """Yield a title, and below it documents, each with what decided; ``whole``: with all of its text that was kept."""
-    yield title
+def show_examples(title: str, documents: Iterable[TriedDocument], *, whole: bool) -> None:
+    """Show a title, and below it documents, each with what decided; ``whole``: with all of its text that was kept."""
+    show(title)
     for one in documents:
-        yield f"  {one.place}{f'  {one.detail}' if one.detail else ''}"
+        show(f"  {one.place}{f'  {one.detail}' if one.detail else ''}")
         texts = [("", one.text)] if one.after is None else [("- ", one.text), ("+ ", one.after)]
         for sign, text in texts:
             if text:
-                yield f"    {sign}{text if whole else beginning_of(text, LINE_CHARACTERS)}"
+                show(f"    {sign}{text if whole else beginning_of(text, LINE_CHARACTERS)}")

@@ -25,9 +25,9 @@ from .output import (
     EscapingConsole,
     ProgressLine,
     count,
-    example_lines,
     say,
     show,
+    show_examples,
     show_figures,
     show_json,
     show_table,
@@ -124,8 +124,7 @@ def _show_result(progress: TrialProgress, found: TrialResult, *, everything: boo
             show(line)
     show("")
     for title, documents in _titled_examples(found):
-        for line in example_lines(title, documents, whole=everything):
-            show(line)
+        show_examples(title, documents, whole=everything)
     if not everything:
         say("--all shows more examples and their texts, speeds and lengths")
 
