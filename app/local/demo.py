@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -53,7 +54,7 @@ def _example() -> Path | None:
 
 
 class DemoTrainer:
-    """Trains while `run` runs; `training` says how it goes."""
+    """Trains while `run` runs; the last of `reports` says how it goes."""
 
     def __init__(self, store: Path, stream: str, seconds: float, log: Path) -> None:
         self.reports: list[TrainingStatus] = []
@@ -62,11 +63,6 @@ class DemoTrainer:
         self._log = log
         self._command = [sys.executable, str(_example()), str(store), stream, "--json", "--threads=1", "--cpu"]
         self._command += [f"--seconds={seconds}", "--timeout=300"]  # a busy machine starts the service sooner
-
-    @property
-    def training(self) -> TrainingStatus | None:
-        """The last report."""
-        return self.reports[-1] if self.reports else None
 
     async def run(self) -> None:
         """Train to the end; when cancelled, end the process first."""
@@ -111,11 +107,10 @@ def _training_line(reports: Sequence[TrainingStatus]) -> str:
 
 def _mean_loss(reports: Sequence[TrainingStatus], begin: float, end: float) -> float:
     """Return the mean of these steps; each report has that of the steps since the one before."""
-    starts = (0, *(report.step for report in reports))
-    shares = [
-        max(0.0, min(end, report.step) - max(begin, start)) for start, report in zip(starts, reports, strict=False)
-    ]
-    return sum(share * report.loss for share, report in zip(shares, reports, strict=True)) / sum(shares)
+    steps = [0, *(report.step for report in reports)]
+    sums = np.cumsum([0.0, *(np.diff(steps) * [report.loss for report in reports])])
+    first, last = np.interp([begin, end], steps, sums)
+    return float(last - first) / (end - begin)
 
 
 SHOWN_PIECES: Final = 3
@@ -342,5 +337,5 @@ class _Demo:
     def _look(self) -> LiveScene:
         share = f" {self._share:.0%}" if self._doing == "feeding" else ""
         title = f"{self._settings.raw_topics[0]} · {self._doing}{share}"
-        training = self._trainer.training if self._trainer is not None else None
-        return LiveScene(title, self._supervisor.status(), training)
+        reports = self._trainer.reports if self._trainer is not None else []
+        return LiveScene(title, self._supervisor.status(), reports[-1] if reports else None)

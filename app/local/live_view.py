@@ -73,13 +73,9 @@ class Rates:
             return 0.0
         (first, before), (last, now) = self._seen[0], self._seen[-1]
         workers = now if worker is None else [worker]
-        grown = sum(_grown(before.get(w, {}).get(name, 0), now.get(w, {}).get(name, 0)) for w in workers)
+        counts = ((before.get(w, {}).get(name, 0), now.get(w, {}).get(name, 0)) for w in workers)
+        grown = sum(count - (old if count >= old else 0) for old, count in counts)  # one that fell is of a new process
         return grown / (last - first) if last > first else 0.0
-
-
-def _grown(before: float, now: float) -> float:
-    """Return by how much a count grew; one that fell is of a new process, which began at 0."""
-    return now if now < before else now - before
 
 
 def _short(number: float) -> str:
@@ -95,7 +91,7 @@ def _short(number: float) -> str:
 def _facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
     """Yield what holds for all of it in a few words each, with a style, those of one style together."""
     status, training = scene.status, scene.training
-    chains = status.chains
+    chains, with_letters = status.chains, [row for row in status.partitions if row["dead_letter"]]
     mills = [worker.state == "running" for worker in status.workers if worker.role == "mill"]
     if (since := status.away_since) is not None:
         at = datetime.fromtimestamp(since).astimezone()
@@ -112,21 +108,16 @@ def _facts(scene: LiveScene, rates: Rates) -> Iterator[tuple[str, str]]:
         f"{sum(mills)} of {len(mills)} mills",
     ):
         yield fact, ""
-    with_letters = [row for row in status.partitions if row["dead_letter"]]
     if status.dead_letters or with_letters:
-        newest = _newest(with_letters) if with_letters else ""
+        newest = ""
+        if row := max(with_letters, key=lambda row: row["dead_letter"]["at"], default=None):
+            newest = ", the newest: {reason} ({place}, offset {offset})".format(place=_place(row), **row["dead_letter"])
         yield f"{_short(status.dead_letters)} dead letter{'' if status.dead_letters == 1 else 's'}{newest}", "yellow"
     if training is not None:
         yield f"training step {training.step:,}", "cyan"
         yield f"loss {training.loss:.3f}", "cyan"
         yield f"{_short(training.tokens_per_second)} tokens/s", "cyan"
         yield f"{training.wait_share:.0%} waiting for data", "cyan"
-
-
-def _newest(rows: list[Row]) -> str:
-    row = max(rows, key=lambda row: row["dead_letter"]["at"])
-    letter = row["dead_letter"]
-    return f", the newest: {letter['reason']} ({_place(row)}, offset {letter['offset']})"
 
 
 def _place(row: Row) -> str:
@@ -268,7 +259,9 @@ class LiveView:
             if self._live is not None:
                 lines = _picture(seen, self._rates, now - self._began, self._console.width)
                 self._live.update(Group(*lines), refresh=True)
-            elif _states(seen) != _states(before) or now - at >= PLAIN_SECONDS:
+            elif [one.state for one in seen.status.workers] != [
+                one.state for one in before.status.workers
+            ] or now - at >= PLAIN_SECONDS:
                 self.say(_plain_line(seen, self._rates))
                 at = now
             moves = self._live is not None and seen != before
@@ -278,7 +271,3 @@ class LiveView:
         now = time.monotonic()
         self._rates.add(now, {worker.name: worker.counters for worker in scene.status.workers})
         return now
-
-
-def _states(scene: LiveScene) -> list[str]:
-    return [worker.state for worker in scene.status.workers]

@@ -40,12 +40,10 @@ class LocalState:
 
     def new_name(self, name: str) -> str:
         """Return ``name-1``, or the first ``name-n`` that was never returned before; ``runs/`` remembers."""
-        for number in itertools.count(1):
-            run = self.directory / "runs" / f"{name}-{number}"
-            if not run.exists():
-                run.mkdir(parents=True)
-                return run.name
-        raise AssertionError  # count has no end
+        runs = (self.directory / "runs" / f"{name}-{number}" for number in itertools.count(1))
+        run = next(run for run in runs if not run.exists())
+        run.mkdir(parents=True)
+        return run.name
 
     def save(self, settings: Settings) -> None:
         """Write the settings that differ from the defaults, without passwords; only the owner can read the file."""

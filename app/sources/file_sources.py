@@ -280,12 +280,10 @@ class FileSource(DocumentSource):
         return open_found(self.path, self.root)
 
     def __post_init__(self) -> None:
-        if self.size >= 0:
-            return
-        try:
-            self.size = Path(self.path).stat().st_size
-        except OSError:
+        if self.size < 0:
             self.size = 0
+            with suppress(OSError):
+                self.size = Path(self.path).stat().st_size
 
     @property
     def name(self) -> str:

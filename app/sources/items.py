@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from io import BufferedReader
 from itertools import chain, repeat
@@ -121,12 +121,9 @@ class PlaceIds(NamedTuple):
     def given(self, item: Item, where: Where) -> Item:
         """Return the document with its place as the id, at the end of the object: there it counts over any before."""
         end = b"," + orjson.dumps({self.id_field: fit_id(where_words(where), self.max_id_bytes)})[1:]
-        value: bytes | FileSlice = item.value
-        if isinstance(value, FileSlice):
-            value = FileSlice(value.path, value.root, value.begin, value.length, end)
-        else:
-            value = with_end(value, end)
-        return item._replace(value=cast("bytes", value), needs_id=False)
+        value: Any = item.value
+        made = replace(value, end=end) if isinstance(value, FileSlice) else with_end(value, end)
+        return item._replace(value=cast("bytes", made), needs_id=False)
 
 
 def fit_id(name: str, max_id_bytes: int) -> str:

@@ -393,11 +393,10 @@ class Supervisor:
     def kill(self, worker: str, reason: str) -> int | None:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
         slot = self._slots[worker]
-        pid = slot.child.pid if slot.child else None
-        if slot.child is not None:
-            slot.child.board.pardon()
+        if (child := slot.child) is not None:
+            child.board.pardon()
         slot.kill(reason)
-        return pid
+        return child.pid if child else None
 
     async def _report(self) -> None:
         """Show that the event loop turns, and say whether brokers answer: once for all workers."""

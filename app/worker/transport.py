@@ -276,7 +276,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
         consumer = self._ensure_consumer()
-        self._share_fetches(consumer, len(partitions))
+        self._share = fetch_share(len(partitions))
+        consumer._fetcher._max_partition_fetch_bytes = self._share  # noqa: SLF001 - fixed when it starts
+        self._gather(consumer, gathers=False)
         self._leaders.clear()
         self._leaders_before.clear()
         for partition in partitions:
@@ -285,14 +287,11 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             tp = TP(partition.topic, partition.partition)
             self._leaders_before[tp] = self._leader(tp)
 
-    def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
-        """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
-        self._share = fetch_share(partitions)
-        consumer._fetcher._max_partition_fetch_bytes = self._share  # noqa: SLF001 - fixed when it starts
-        self._gather(consumer, gathers=False)
-
     def _gather(self, consumer: aiokafka.AIOKafkaConsumer, *, gathers: bool) -> None:
-        """Let the next fetches wait for much, or for the first byte: then a quiet topic is seldom asked for."""
+        """Let the next fetches wait for as much as one may bring of a partition, or for the first byte.
+
+        So a quiet topic is seldom asked for.
+        """
         fetcher = consumer._fetcher  # noqa: SLF001 - as above
         fetcher._fetch_min_bytes = self._share if gathers else 1  # noqa: SLF001
         fetcher._fetch_max_wait_ms = GATHER_WAIT_MS if gathers else FETCH_WAIT_MS  # noqa: SLF001
@@ -439,9 +438,8 @@ class BatchConsumer(driver.Consumer):
 
     def _pressure_callbacks(self, tp: TP) -> tuple[Callable[[], None], Callable[[], None]]:
         """Return the same two objects for a partition each time: the queue compares them by identity."""
-        if tp not in self._pressure:
-            self._pressure[tp] = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
-        return self._pressure[tp]
+        both = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
+        return self._pressure.setdefault(tp, both)
 
     def ack(self, message: Any) -> bool:
         """Forget the event: acknowledgements decide nothing here."""

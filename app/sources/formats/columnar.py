@@ -421,11 +421,8 @@ _BY_TYPE: Final[dict[str, Callable[[Any], Weights]]] = {
 }
 
 
-def _together(several: list[Weights]) -> Weights:
-    total: Weights = VALUE_BYTES
-    for weights in several:
-        total = total + weights
-    return total
+def _together(several: list[Any]) -> Weights:
+    return cast("Weights", sum(several, VALUE_BYTES))
 
 
 def _most(weights: Weights) -> float:
