@@ -239,7 +239,6 @@ class Batches(StepLoop):
         return [(self._trainable, self._position.after(self._made).sample)]
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return an earlier state of the same run that names the content that was used up to now."""
         return state | {"content": self.state_dict()["content"]}
 
     def _states(self) -> StateAfter:

@@ -245,7 +245,6 @@ class Mixture(StepLoop):
         return [(part.trainable, samples.get(name, 0)) for name, part in self._reader.parts.items()]
 
     def _with_content(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return an earlier state of the same run that names the content that was used up to now."""
         used = {one["name"]: one["content"] for one in self.state_dict()["streams"]}
         streams = [one | {"content": used.get(one["name"], one["content"])} for one in state["streams"]]
         return state | {"streams": streams}

@@ -241,15 +241,6 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
-class FollowerState(NamedTuple):
-    """The state of a follower, between two looks or after a new era."""
-
-    last: Era | None
-    position: int | None
-    """Offset of its record on the control topic; None: look from the log's beginning."""
-    ignored: int
-
-
 class EraFollower:
     """Follows the eras on a control topic that may lose its tail, look by look, in constant memory.
 
@@ -278,9 +269,9 @@ class EraFollower:
         """Records with the key of an era that are no next era; those after the last era count again with each look."""
 
     @property
-    def state(self) -> FollowerState:
-        """The state to `rewind` to; taken before a look, or after an era that `add` returned."""
-        return FollowerState(self.log.last, self.position, self.ignored)
+    def state(self) -> tuple[Era | None, int | None, int]:
+        """What to `rewind` to: last era, `position`, `ignored`; taken before a look, or an era that `add` gave."""
+        return self.log.last, self.position, self.ignored
 
     def holds(self, record: LogRecord | None) -> bool:
         """Return whether a look's first record is the last era that was seen; else the log lost its tail: `restart`."""
@@ -299,12 +290,11 @@ class EraFollower:
         self.position = None
         self.ignored = 0
 
-    def rewind(self, state: FollowerState) -> None:
+    def rewind(self, state: tuple[Era | None, int | None, int]) -> None:
         """Go back to that state: for a look that did not reach the log's end, whose eras were not handed on."""
         self._known = None
-        self.log = EraLog(self._fingerprint, state.last)
-        self.position = state.position
-        self.ignored = state.ignored
+        last, self.position, self.ignored = state
+        self.log = EraLog(self._fingerprint, last)
 
     def add(self, record: LogRecord) -> Era | None:
         """Return a record's era if it is new; raises DifferenceError where the last one seen is not on this chain."""

@@ -6,7 +6,7 @@ two recipes is said in the words of the settings that people write.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any, Final, Self
 
@@ -126,6 +126,11 @@ class Recipe:
     def fingerprint(self) -> bytes:
         """The first 16 bytes of the SHA-256 of the recipe's canonical JSON."""
         return sha256(canonical_json(self.to_dict())).digest()[:FINGERPRINT_BYTES]
+
+    @property
+    def division(self) -> bytes:
+        """The fingerprint of all but the split: what the streams that divide one raw topic's documents share."""
+        return replace(self, split="").fingerprint
 
     @property
     def token_dtype(self) -> "np.dtype[np.unsignedinteger]":

@@ -9,7 +9,7 @@ that was cut.
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -250,7 +250,7 @@ def _mills(found: Sequence[Settled]) -> list[list[Settled]]:
     """Return the streams by mill: those that one mill makes are changed together, or not at all."""
     mills: dict[bytes, list[Settled]] = {}
     for settled in found:
-        mills.setdefault(replace(settled.genesis.recipe, split="").fingerprint, []).append(settled)
+        mills.setdefault(settled.genesis.recipe.division, []).append(settled)
     return list(mills.values())
 
 

@@ -74,8 +74,7 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
         for number in range(max(first, reader.first_block), min(end, reader.blocks)):
             with suppress(DamagedError, InputError):  # the other blocks are not affected
                 segment, local = reader.locate(number)
-                segment.check_tokens(local)
-                segment.check_entry(local)
+                segment.check(local)
                 before = chain_after(segment.rows, local - 1) if local else reader.chain_before(number)
                 yield Given(number, bytes(segment.tokens[local].tobytes()), bytes(segment.entry(local)), before)
 

@@ -401,10 +401,11 @@ class Segment:
         if self.manifest is not None:
             self._parts = []
 
-    def check_tokens(self, number: int) -> None:
-        """Raise DamagedError where the tokens of a block fail their CRC."""
+    def check(self, number: int) -> None:
+        """Raise DamagedError where the tokens of a block, or its entry, fail their CRC."""
         if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
             raise self.token_damage(number)
+        self.check_entry(number)
 
     def token_damage(self, number: int) -> DamagedError:
         """Return the error for a block whose tokens fail their CRC."""

@@ -207,9 +207,9 @@ def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLed
     by_name = {one.stream.name: one for one in settled}
     for chain in chains:
         own = by_name[chain.stream]
-        division = replace(own.genesis.recipe, split="").fingerprint
         # With another suffix the same division is made once more: each record is in one split of each.
-        groups.setdefault((division, own.stream.suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
+        place = (own.genesis.recipe.division, own.stream.suffix, chain.raw_topic, chain.partition or 0)
+        groups.setdefault(place, []).append(chain)
     return [_raw_partition_account(group) for group in groups.values() if len(group) > 1]
 
 

@@ -154,8 +154,7 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
     documents = 0
     offsets: list[int] = []
     for number in range(segment.blocks):
-        segment.check_tokens(number)
-        segment.check_entry(number)
+        segment.check(number)
         pieces = decode_entry(segment.entry(number))
         documents += sum(piece.position == 0 for piece in pieces)
         offsets = [offsets[0] if offsets else pieces[0].offset, pieces[-1].offset]

@@ -280,7 +280,7 @@ class PartitionTask:
     @property
     def stages_key(self) -> bytes:
         """What decides the stages: equal for all splits of a raw topic."""
-        return stages_key(self.chains[0].genesis)
+        return self.chains[0].genesis.recipe.division
 
     @property
     def span(self) -> tuple[int, int]:
@@ -288,11 +288,6 @@ class PartitionTask:
         starts = [chain.start for chain in self.chains if chain.is_recomputed]
         first, end = self.chains[0].marks.raw
         return (max(first, min(starts)), end) if starts else (end, end)
-
-
-def stages_key(genesis: Genesis) -> bytes:
-    """Return what chains have in common that one pass over their records can serve."""
-    return replace(genesis.recipe, split="").fingerprint
 
 
 FETCHING: Final = {"max_partition_fetch_bytes": 4 * 1024 * 1024, "check_crcs": False}

@@ -112,12 +112,10 @@ class StoreSide:
         found = BlockRun(one.first, tokens, [entry], [chain_after(segment.rows, local)])
         finding = compare_blocks(one.block(one.first), found.block(one.first), self._info.dtype)
         if finding is None:
-            segment.check_tokens(local)
-            segment.check_entry(local)
+            segment.check(local)
             raise damaged(segment.paths.commits, f"the row of block {one.first} is not what was committed")
         try:
-            segment.check_tokens(local)
-            segment.check_entry(local)
+            segment.check(local)
         except DamagedError as error:
             finding = finding._replace(kind="damaged", text=f"{finding.text}; {error}")
         return self._result.found_difference("store", one.first, finding)

@@ -24,7 +24,7 @@ from ...settings import Settings, dead_letter_topic
 from . import verify_bounds
 from .domain_check import DomainCheck, JudgedLog
 from .era_check import EraCheck, EraEndsFiles
-from .partition_check import ChainTask, PartitionTask, check_partitions, stages_key
+from .partition_check import ChainTask, PartitionTask, check_partitions
 from .sides import ReferenceSample
 from .verify_result import Advance, ChainResult, DomainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
@@ -212,7 +212,7 @@ def _tasks(
         skips = frozenset(settled.control.skips.get(chain.partition, ()))
         # One pass makes one chain of each split: streams that differ in their suffix alone take one each.
         domain = domain_name(settled)
-        split = chain.partition, stages_key(genesis), domain, skips, genesis.recipe.split
+        split = chain.partition, genesis.recipe.division, domain, skips, genesis.recipe.split
         key = *split[:4], passes[split]
         passes[split] += 1
         if key not in tasks:
