@@ -27,13 +27,24 @@ import numpy as np
 import structlog
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.bucket import fetching
 from tokenmill.bucket.cache import CacheFolder
-from tokenmill.bucket.fetching import BucketSegment, Fetched, Head, HeadLog, RemoteSegment, stream_of
-from tokenmill.bucket.objects import Bucket, Data, in_lanes
+from tokenmill.bucket.objects import (
+    Bucket,
+    BucketSegment,
+    Data,
+    Fetched,
+    Head,
+    HeadLog,
+    RemoteSegment,
+    fetch_all,
+    in_lanes,
+    stream_of,
+    streams_of,
+    tokenizer_of,
+)
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DamagedError, DifferenceError, DiskError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, open_eras, open_partition
 from tokenmill.store.layout import STREAM_FILE, TOKENIZER_FILE, comparing
 from tokenmill.store.sealing import UNKNOWN, Commit, DataCrcs, Manifest, Rows, chain_after, entry_span, megatron_index
@@ -293,7 +304,7 @@ class StreamCopy:
         self._stream = stream
         self._store = store
         self._bucket = bucket
-        self._local = store.add_stream(info.in_stores(), fetching.tokenizer_of(bucket, info))
+        self._local = store.add_stream(info.in_stores(), tokenizer_of(bucket, info))
         self._open = ExitStack()
         self._writers: dict[int, PartitionWriter] = {}
         self._readers: dict[int, PartitionReader] = {}
@@ -318,7 +329,7 @@ class StreamCopy:
             )
         segments = self.heads.segments.values()
         wanted = [one for one in segments if self._writer(one.partition).next_block < one.stop]
-        for fetched in fetching.fetch_all(self._bucket, self.heads.info, wanted):
+        for fetched in fetch_all(self._bucket, self.heads.info, wanted):
             self._append(self._writer(fetched.segment.partition), fetched)
             self._bring_eras()
             progress()
@@ -444,7 +455,7 @@ class BucketMirror:
             await asyncio.sleep(pause.next())
 
     def _copy(self) -> None:
-        for name in self._names or fetching.streams_of(self._bucket, some=self._once):
+        for name in self._names or streams_of(self._bucket, some=self._once):
             if name not in self._copies:
                 self._copies[name] = StreamCopy(self._store, name, self._bucket)
             self._copies[name].copy(self._report)

@@ -19,8 +19,7 @@ from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Record
 from tokenmill.eras import EraLog, close_era
-from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.continuing import Extent, genesis_point
+from tokenmill.reading import Acceptor, Extent, Taken, genesis_point
 from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

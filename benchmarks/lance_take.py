@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tests.store.chains import STREAM, fill, make_info, make_store
 from tokenmill.app.tools.export import export
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import Piece, encode_entry
 

@@ -31,7 +31,7 @@ TABLE: Final = (
     ("app/milling/columns.py", "pack"),
     ("app/milling/packing/packed_blocks.py", "pack"),
     ("app/milling/partition_mill.py", "pack"),
-    ("tokenmill/reading/acceptance.py", "append"),
+    ("tokenmill/reading.py", "append"),
     ("tokenmill/store/", "append"),
     # The loop that is written by hand.
     ("benchmarks/contenders/hand_written.py:split_of", "decode"),

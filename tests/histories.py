@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenmill.reading.acceptance import Acceptor
-from tokenmill.reading.continuing import NewAcceptor, Run, RunFinder
+from tokenmill.reading import Acceptor, NewAcceptor, Run, RunFinder
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import Piece, encode_entry

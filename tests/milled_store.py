@@ -20,7 +20,7 @@ from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.packings import Chunks, Rows, packing_of
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
 

@@ -17,7 +17,7 @@ from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
 from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import FLUSH_HEADER, Record
-from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
+from tokenmill.reading import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history, runs
-from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading import Acceptor, Taken
 from tokenmill.wire.message import Message
 
 LENGTH = 24

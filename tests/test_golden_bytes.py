@@ -24,7 +24,7 @@ from tokenmill.app.milling.outcomes import Outcome
 from tokenmill.app.milling.recipe_stages import complete, open_stages
 from tokenmill.app.milling.steps.pipeline import read_pipeline
 from tokenmill.documents import FLUSH_HEADER, Record
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.recipe import GENESIS_KEY, Genesis, Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.message import Message, encode_header

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import xxhash
 
 from tokenmill.errors import DifferenceError
-from tokenmill.reading.continuing import Extent
+from tokenmill.reading import Extent
 from tokenmill.recipe import canonical_json
 from tokenmill.untrusted import parse_json
 from tokenmill.wire.chain import HASH_BYTES, genesis_hash

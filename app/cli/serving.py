@@ -10,8 +10,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from tokenmill.bucket.fetching import streams_of
-from tokenmill.bucket.objects import Bucket
+from tokenmill.bucket.objects import Bucket, streams_of
 from tokenmill.errors import InputError
 from tokenmill.store import Store, StoreLock
 

@@ -12,8 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError, MovedError, StrayError
-from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.reading.continuing import FIRST_TAIL, Tail, find_tail, place_below
+from tokenmill.reading import FIRST_TAIL, Acceptor, Dropped, Gap, Tail, Taken, find_tail, place_below
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 
@@ -168,7 +167,7 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaLogs:
-    """A chain's token partition and raw partition, read with one client (`tokenmill.reading.continuing.ChainLogs`)."""
+    """A chain's token partition and raw partition, read with one client (`tokenmill.reading.ChainLogs`)."""
 
     def __init__(
         self, client: AIOKafkaConsumer, tokens: TopicPartition, raw: TopicPartition, ignored: IgnoreList | None = None

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, close_era
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TopicError
-from tokenmill.reading.continuing import Extent, find_extent
+from tokenmill.reading import Extent, find_extent
 from tokenmill.recipe import Recipe
 
 from ..kafka.clients import QUIET, QUIET_LOOK_SECONDS, LastLook, ask_repeatedly, offsets

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import SequencerError, SourceError
-from tokenmill.reading.continuing import ADVICE
+from tokenmill.reading import ADVICE
 from tokenmill.wire.chain import record_crc
 
 from ..kafka.clients import Send, ask_repeatedly

@@ -16,7 +16,7 @@ import structlog
 from aiokafka import TopicPartition
 
 from tokenmill.errors import StrayError
-from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.reading import FIRST_TAIL
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import HEADER_NAME, HEADER_OVERHEAD, Message, encode_header
 

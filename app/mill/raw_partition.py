@@ -14,7 +14,7 @@ from aiokafka.errors import OutOfOrderSequenceNumber, TopicAuthorizationFailedEr
 from faust.types import TP
 
 from tokenmill.errors import DeadlyRecordError, MovedError, TokenMillError, TopicError
-from tokenmill.reading.continuing import ResumePoint
+from tokenmill.reading import ResumePoint
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 

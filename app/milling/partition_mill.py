@@ -18,7 +18,7 @@ import numpy as np
 from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import EngineError, PanicError, SettingsError, SourceError
 from tokenmill.packings import Concat, Fit, packing_of
-from tokenmill.reading.continuing import ResumePoint
+from tokenmill.reading import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor, record_crc, roll
 from tokenmill.wire.message import HEADER_OVERHEAD, Message

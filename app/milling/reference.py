@@ -17,7 +17,7 @@ import xxhash
 
 from tokenmill.documents import Document, SourceRecord
 from tokenmill.packings import Fit, packing_of
-from tokenmill.reading.continuing import ResumePoint
+from tokenmill.reading import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import LANGUAGE, Amount, Totals

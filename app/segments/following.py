@@ -15,8 +15,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DiskError, GapError, LockedError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Gap
-from tokenmill.reading.continuing import FIRST_TAIL, FirstMessage, place_below
+from tokenmill.reading import FIRST_TAIL, Acceptor, FirstMessage, Gap, place_below
 from tokenmill.recipe import RAW_BYTES_SHA256, Recipe
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory

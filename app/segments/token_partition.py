@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Gap, Taken
+from tokenmill.reading import Acceptor, Gap, Taken
 from tokenmill.recipe import Recipe
 from tokenmill.store import PartitionWriter, Start, Store
 from tokenmill.store.layout import partition_directory

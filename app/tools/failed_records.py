@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import DifferenceError, InputError
-from tokenmill.reading.acceptance import Acceptor, Gap
-from tokenmill.reading.continuing import LONGEST_TAIL
+from tokenmill.reading import LONGEST_TAIL, Acceptor, Gap
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message
 

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError, StoreError
-from tokenmill.reading.continuing import Extent
+from tokenmill.reading import Extent
 from tokenmill.recipe import Recipe, canonical_json
 from tokenmill.store import layout, open_eras, partitions_in, sealing
 from tokenmill.store.eras import EraReader

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from benchmarks.loaders.place import SEED, STREAM, Stock
 from tokenmill.eras import Era, EraLog, Permutation, close_era
-from tokenmill.reading.acceptance import Blocks
-from tokenmill.reading.continuing import Extent
+from tokenmill.reading import Blocks, Extent
 from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
 from tokenmill.store.eras import COMMIT_ROWS
 from tokenmill.wire.chain import genesis_hash, roll

@@ -13,7 +13,7 @@ from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras
 from tokenmill.consumers import Batch, Batches, Mixture
 from tokenmill.eras import Era
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import Store, StreamInfo
 
 Row = tuple[str, tuple[int, ...]]

@@ -12,7 +12,7 @@ from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.packings import SEPARATE
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll

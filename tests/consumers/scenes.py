@@ -14,7 +14,7 @@ from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, 
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era, Permutation
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
 

@@ -18,7 +18,7 @@ import xxhash
 from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import PartitionWriter, Store, open_eras, open_partition
 from tokenmill.wire.pieces import decode_entry
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import strategies as st
 
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, LogRecord, close_era
-from tokenmill.reading.continuing import Extent
+from tokenmill.reading import Extent
 from tokenmill.wire.chain import genesis_hash
 
 FINGERPRINT = b"f" * 32

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.consumers.packed import given_documents, pack
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import encode_entry

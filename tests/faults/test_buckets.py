@@ -19,8 +19,7 @@ from tests.app.buckets.test_upload_command import objects, without_heads, words
 from tests.faults.trial import Trial
 from tests.store.chains import STREAM
 from tokenmill.app.buckets import StreamCopy, Upload
-from tokenmill.bucket.fetching import HeadLog, stream_of
-from tokenmill.bucket.objects import Bucket, Data, StoredObjects
+from tokenmill.bucket.objects import Bucket, Data, HeadLog, StoredObjects, stream_of
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError
 from tokenmill.store import Store

@@ -26,7 +26,7 @@ from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.recipe import canonical_json
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import MAGIC

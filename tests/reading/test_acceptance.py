@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, History, make_history
+from tokenmill import reading
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
-from tokenmill.reading import acceptance
-from tokenmill.reading.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
+from tokenmill.reading import Acceptor, Blocks, Dropped, Gap, Taken
 from tokenmill.wire.message import Message
 
 LENGTH = 12
@@ -165,7 +165,7 @@ def test_duplicates_beyond_memory_are_reported_as_unchecked(
 ) -> None:
     """A reader remembers the last hashes only; a duplicate with a border among these is compared, an older one not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acceptance, "MEMORY", memory)
+        patch.setattr(reading, "MEMORY", memory)
         acceptor = TRUE.acceptor()
         for number in range(block):
             acceptor.offer(TRUE.message(number, number + 1))

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history, runs
 from tests.mills import PARTITION, Source, assert_follow, make_source, text, write
 from tests.strategies import feed_sizes, record_lists, sources
+from tokenmill import reading
 from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, FingerprintError
-from tokenmill.reading import acceptance
-from tokenmill.reading.acceptance import Acceptor
-from tokenmill.reading.continuing import Run, resume_point
+from tokenmill.reading import Acceptor, Run, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message, decode_message, encode_header
@@ -150,7 +149,7 @@ def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.Mon
     """However far the later run has gone on, it still knows where it began."""
     other = make_history(LENGTH, other_from=1)
     for memory in (2, 3, 4096):
-        monkeypatch.setattr(acceptance, "MEMORY", memory)
+        monkeypatch.setattr(reading, "MEMORY", memory)
         later = [other.message(first, first + 1) for first in range(4, LENGTH)]
         for gap in ([(2, 4)], [(3, 4), (2, 3)], [(2, 5)], [(2, 4), (4, 5)]):
             messages = [TRUE.message(0, 2), *later, *(TRUE.message(*span) for span in gap)]

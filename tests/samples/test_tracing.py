@@ -18,7 +18,7 @@ from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.samples.tracing import Tracer
 from tokenmill.store import Store

@@ -98,7 +98,7 @@ def stored(message: Message, producer: int, sequence: int) -> Stored:
 
 
 class SimulatedLogs:
-    """The logs of one chain, read step by step (`tokenmill.reading.continuing.ChainLogs`)."""
+    """The logs of one chain, read step by step (`tokenmill.reading.ChainLogs`)."""
 
     def __init__(self, broker: Broker, split: str) -> None:
         """Read the chain of ``split``."""

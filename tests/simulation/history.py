@@ -16,12 +16,12 @@ from tests.simulation.logs import Log
 from tests.simulation.scene import Scene, make_record, make_scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules, reaches
+from tokenmill import reading
 from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.reference import ReferenceBlock
 from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, GapError, SourceError
-from tokenmill.reading import continuing
-from tokenmill.reading.continuing import Tail, resume_point
+from tokenmill.reading import Tail, resume_point
 from tokenmill.wire.chain import NO_RECORD, Cursor, genesis_hash
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import split_references
@@ -326,7 +326,7 @@ class History:
 
     def run(self) -> list[str]:
         """Let everything happen, then let all faults end; return what was violated."""
-        before, continuing.FIRST_TAIL = continuing.FIRST_TAIL, self.plan.first_tail  # type: ignore[misc]
+        before, reading.FIRST_TAIL = reading.FIRST_TAIL, self.plan.first_tail  # type: ignore[misc]
         try:
             for name, number in self.plan.actions:
                 if self._actions[name](number):
@@ -334,7 +334,7 @@ class History:
             self._calm(self.plan.actions[-1].number if self.plan.actions else 0)
             self.judge.close(self.stores)
         finally:
-            continuing.FIRST_TAIL = before  # type: ignore[misc]
+            reading.FIRST_TAIL = before  # type: ignore[misc]
         self._count()
         return self.judge.violations
 

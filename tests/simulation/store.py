@@ -11,7 +11,7 @@ from tests.simulation.worker import ResumeError, Rules
 from tokenmill.app.segments.following import GapSearch, find_start
 from tokenmill.app.segments.token_partition import HALTING
 from tokenmill.errors import GapError
-from tokenmill.reading.acceptance import Acceptor, Blocks, Gap, Taken
+from tokenmill.reading import Acceptor, Blocks, Gap, Taken
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message

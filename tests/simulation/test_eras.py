@@ -30,6 +30,7 @@ from tests.simulation.era_workers import (
     outside,
 )
 from tests.simulation.logs import Log
+from tokenmill import reading
 from tokenmill.app.kafka import control_topic
 from tokenmill.app.kafka.token_topic import KafkaLogs
 from tokenmill.app.mill import era_closing as closing
@@ -37,13 +38,12 @@ from tokenmill.app.mill.era_closing import EraCloser, Extents
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog
 from tokenmill.errors import DifferenceError, TokenMillError
-from tokenmill.reading import continuing
-from tokenmill.reading.continuing import find_extent
+from tokenmill.reading import find_extent
 
 _add = EraLog.add
 _read_eras = control_topic.read_eras
 _step = EraCloser.step
-_runs = continuing._runs
+_runs = reading._runs
 
 
 class EraRule(NamedTuple):
@@ -136,7 +136,7 @@ ERA_RULES: Final = (
         _patched((closing, "read_eras", _look_once), (EraCloser, "step", _believing_step)),
         0,
     ),
-    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 84),
+    EraRule("an era ends where blocks are missing", _patched((reading, "_runs", _last_run)), 84),
     EraRule(
         "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 9
     ),

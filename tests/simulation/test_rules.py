@@ -13,19 +13,18 @@ from tests.faults.trial import Trial
 from tests.simulation import worker
 from tests.simulation.history import Action, History, Plan, draw_plan
 from tests.simulation.worker import Rules
+from tokenmill import reading
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill.publisher import LogEnd, ReadMessages
 from tokenmill.app.milling.packing import fit_packing
 from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
-from tokenmill.reading import continuing
-from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.reading.continuing import ChainLogs, ResumePoint, Run, genesis_point
+from tokenmill.reading import Acceptor, ChainLogs, Dropped, Gap, ResumePoint, Run, Taken, genesis_point
 from tokenmill.wire.message import Message
 
-_choose = continuing.choose
+_choose = reading.choose
 _offer = Acceptor.offer
-_runs = continuing._runs
+_runs = reading._runs
 _acknowledged = LogEnd.acknowledged
 
 
@@ -201,39 +200,35 @@ RULES: Final = (
     Rule("a halt over a gap needs all retained messages", _shell(whole_look=False), SLOW_OWNER),
     Rule(
         "a halt over a source's retention needs all retained messages",
-        _patched(continuing, "_runs", _one_run),
+        _patched(reading, "_runs", _one_run),
         FAR_BEHIND,
     ),
-    Rule(
-        "the run before a gap is continued, not the last one", _patched(continuing, "choose", _last_run), draw_plan(1)
-    ),
-    Rule(
-        "a partition that was never cut begins at block 0", _patched(continuing, "_runs", _never_whole), draw_plan(36)
-    ),
+    Rule("the run before a gap is continued, not the last one", _patched(reading, "choose", _last_run), draw_plan(1)),
+    Rule("a partition that was never cut begins at block 0", _patched(reading, "_runs", _never_whole), draw_plan(36)),
     Rule("a tail is longer than there are writers", _shell(tail_above_writers=False), THREE_STRAYS),
     Rule(
         "what moved while it was read is read again",
-        _patched(worker, "find_tail", continuing._find_tail),
+        _patched(worker, "find_tail", reading._find_tail),
         draw_plan(13, MOVING),
     ),
     Rule(
         "the remembered record is looked for",
-        _patched(continuing, "is_remembered", lambda *_: True),
+        _patched(reading, "is_remembered", lambda *_: True),
         draw_plan(91, ("raw tail", "kill")),
     ),
     Rule(
         "a source beyond the cursor halts",
-        _patched(continuing, "choose", _first_run, never_jump=False),
+        _patched(reading, "choose", _first_run, never_jump=False),
         draw_plan(2, ("raw retention", "kill")),
     ),
     Rule(
         "a chain begins at its genesis, not at the earliest record",
-        _patched(continuing, "choose", _from_earliest),
+        _patched(reading, "choose", _from_earliest),
         draw_plan(3, ("raw retention", "tokens recreated", "kill")),
     ),
     Rule(
         "a chain goes on behind the last record, not behind offsets without records",
-        _patched(continuing, "before_gap", lambda point, _: point),
+        _patched(reading, "before_gap", lambda point, _: point),
         GAP_LOST,
     ),
     Rule(

@@ -15,7 +15,7 @@ from tokenmill.app.milling.packing.fit_packing import Reopening
 from tokenmill.app.milling.partition_mill import ChainMill, Milled, PartitionMill
 from tokenmill.app.worker.in_flight import HALTING
 from tokenmill.errors import MovedError
-from tokenmill.reading.continuing import ResumePoint, Tail, find_tail
+from tokenmill.reading import ResumePoint, Tail, find_tail
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.message import Message

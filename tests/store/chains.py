@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.recipe import canonical_json
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.store.layout import SegmentPaths

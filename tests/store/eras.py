@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.store.chains import STREAM
 from tokenmill.eras import Era, EraLog, close_era
-from tokenmill.reading.acceptance import Blocks
-from tokenmill.reading.continuing import Extent
+from tokenmill.reading import Blocks, Extent
 from tokenmill.store import EraWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
 

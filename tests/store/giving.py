@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 
 from tokenmill.app.tools.repair import Given
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import StreamInfo
 
 

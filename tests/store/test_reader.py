@@ -22,7 +22,7 @@ from tests.store.chains import (
 )
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, maps, open_partition
 from tokenmill.store.sealing import BLOCK_ROW
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry

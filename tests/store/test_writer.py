@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
 from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.store.sealing import Manifest, scan

@@ -26,17 +26,18 @@ from time import monotonic, time
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from tokenmill.bucket.fetching import (
+from tokenmill.bucket.objects import (
+    Bucket,
     BucketSegment,
     Fetched,
     HeadLog,
     RemoteSegment,
+    address_of,
     fetch_all,
     stream_of,
     streams_of,
     tokenizer_of,
 )
-from tokenmill.bucket.objects import Bucket, address_of
 from tokenmill.eras import Era
 from tokenmill.errors import BucketError, DifferenceError, DiskError, InputError, LockedError, TokenMillError
 from tokenmill.recipe import canonical_json

@@ -15,7 +15,7 @@ import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import GapError, InputError, StoreError
-from tokenmill.reading.acceptance import Blocks
+from tokenmill.reading import Blocks
 from tokenmill.store import layout, sealing
 from tokenmill.store.reader import PartitionReader
 from tokenmill.store.store import Start, Store, StreamInfo, read_start, read_stream, unlink_below, write_start

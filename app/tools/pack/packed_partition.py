@@ -29,8 +29,7 @@ import orjson
 from tokenmill.documents import SourceRecord
 from tokenmill.eras import Era, EraLog, close_era
 from tokenmill.errors import DamagedError, DifferenceError, InputError, LockedError, StoreError
-from tokenmill.reading.acceptance import Blocks
-from tokenmill.reading.continuing import Extent, ResumePoint, genesis_point, resume_point
+from tokenmill.reading import Blocks, Extent, ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import EraWriter, PartitionReader, PartitionWriter, Store, layout, open_partition
 from tokenmill.store.layout import blaming, partition_directory, put_file, sync_directory

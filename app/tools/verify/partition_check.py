@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 import tokenmill.bucket.cache  # noqa: F401 - the store may be one that is fetched as it is read
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import TokenMillError
-from tokenmill.reading.continuing import check_source, genesis_point, resume_point
+from tokenmill.reading import check_source, genesis_point, resume_point
 from tokenmill.recipe import Genesis
 from tokenmill.store import StreamInfo, read_stream, streams_in
 from tokenmill.wire.chain import genesis_hash

@@ -18,8 +18,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import DamagedError, DifferenceError, StoreError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.reading.continuing import ResumePoint, resume_point
+from tokenmill.reading import Acceptor, Dropped, Gap, ResumePoint, Taken, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.store import StreamInfo
 from tokenmill.store.layout import SegmentPaths, damaged, partition_directory

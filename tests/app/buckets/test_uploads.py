@@ -25,8 +25,7 @@ from tests.app.buckets.scene import (
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets import Upload
-from tokenmill.bucket.fetching import Head, HeadLog
-from tokenmill.bucket.objects import Bucket, Data, StoredObjects
+from tokenmill.bucket.objects import Bucket, Data, Head, HeadLog, StoredObjects
 from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import open_partition
 

@@ -13,7 +13,7 @@ from tokenmill.app.kafka.control_log import ControlLog, IgnoreList, ignore_recor
 from tokenmill.app.kafka.token_topic import REFUSALS, message_of, offered, readable
 from tokenmill.documents import Record
 from tokenmill.errors import DifferenceError, StrayError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading import Acceptor, Taken
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 LENGTH = 12

@@ -34,7 +34,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsInFlight, nameless_file
 from tokenmill.documents import Record
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
-from tokenmill.reading.continuing import Tail, genesis_point
+from tokenmill.reading import Tail, genesis_point
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor, genesis_hash
 from tokenmill.wire.message import HEADER_NAME, decode_message

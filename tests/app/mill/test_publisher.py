@@ -24,7 +24,7 @@ from tokenmill.app.mill.publisher import (
 from tokenmill.app.milling.partition_mill import ChainMill
 from tokenmill.documents import Record
 from tokenmill.errors import StrayError
-from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.reading import FIRST_TAIL
 from tokenmill.wire.chain import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message, encode_header
 

@@ -42,7 +42,7 @@ from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.tools.tokenizers import train_tokenizer
 from tokenmill.documents import Record
 from tokenmill.errors import PanicError, RecordError, SettingsError, SourceError
-from tokenmill.reading.continuing import ResumePoint, genesis_point, resume_point
+from tokenmill.reading import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor, genesis_hash, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message, decode_message, encode_header

@@ -14,7 +14,7 @@ from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, n
 from tests.strategies import feed_sizes, record_lists, sources, sources_in
 from tokenmill.app.milling.reference import Reference
 from tokenmill.documents import Record, is_flush
-from tokenmill.reading.continuing import resume_point
+from tokenmill.reading import resume_point
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import Totals
 

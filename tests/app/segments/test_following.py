@@ -19,8 +19,7 @@ from tokenmill.app.segments.following import (
     hint_holds,
     late_start,
 )
-from tokenmill.reading.acceptance import Gap
-from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.reading import FIRST_TAIL, Gap
 from tokenmill.store import Start
 from tokenmill.wire.message import Message
 

@@ -34,7 +34,7 @@ from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DifferenceError, GapError, StrayError
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading import genesis_point
 from tokenmill.recipe import Genesis, Recipe
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import scan

@@ -13,8 +13,7 @@ from tests.faults.serving import Serving
 from tests.service import Raw, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.bucket.fetching import HeadLog, stream_of
-from tokenmill.bucket.objects import Bucket
+from tokenmill.bucket.objects import Bucket, HeadLog, stream_of
 from tokenmill.errors import BucketError, InputError
 
 TEXTS = [Raw(b"a document of some sixty bytes, and a number behind it: %d" % number) for number in range(120)]

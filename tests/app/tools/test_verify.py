@@ -28,7 +28,7 @@ from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import BlockBytes, compare_blocks
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading import genesis_point
 from tokenmill.store import open_eras
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header

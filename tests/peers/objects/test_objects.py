@@ -24,8 +24,8 @@ from tests.store.chains import STREAM
 from tokenmill.app.buckets import StreamCopy
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.items import Place
-from tokenmill.bucket.fetching import streams_of
 from tokenmill.bucket.objects import Bucket as Opened
+from tokenmill.bucket.objects import streams_of
 from tokenmill.errors import InputError
 from tokenmill.store import Store, open_partition
 

@@ -18,7 +18,7 @@ from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.documents import Record
 from tokenmill.errors import SettingsError
 from tokenmill.packings import SEPARATE
-from tokenmill.reading.continuing import resume_point
+from tokenmill.reading import resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.wire.pieces import decode_entry
 

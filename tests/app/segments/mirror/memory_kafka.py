@@ -19,7 +19,7 @@ from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import ERA_KEY, EraLog, close_era
-from tokenmill.reading.continuing import Extent, genesis_point
+from tokenmill.reading import Extent, genesis_point
 from tokenmill.recipe import GENESIS_KEY, Genesis
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header

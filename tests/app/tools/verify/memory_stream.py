@@ -20,8 +20,7 @@ from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask,
 from tokenmill.app.tools.verify.sides import ReferenceSample
 from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import ChainResult
-from tokenmill.reading.acceptance import Acceptor, Taken
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading import Acceptor, Taken, genesis_point
 from tokenmill.recipe import Genesis
 from tokenmill.store import PartitionWriter, Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash

@@ -14,7 +14,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading import genesis_point
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 

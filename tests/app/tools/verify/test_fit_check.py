@@ -12,7 +12,7 @@ from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.documents import FLUSH_HEADER
-from tokenmill.reading.continuing import genesis_point
+from tokenmill.reading import genesis_point
 from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.samples.tracing import Tracer
 from tokenmill.wire.chain import genesis_hash

@@ -8,7 +8,7 @@ import pytest
 from tests.app.tools.verify.published import Published
 from tokenmill.app.tools.verify import VerifyDifference, verify
 from tokenmill.errors import DifferenceError
-from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading import Acceptor, Taken
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
