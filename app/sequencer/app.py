@@ -30,8 +30,8 @@ from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State, 
 from ..worker.ending import end_process
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, faust_options
-from .domain_messages import SLICE_KEY, DomainOrder, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
-from .rebuilding import Rebuilding, Rebuilt, SignatureLog, WindowFolder, WindowNote
+from .domain_messages import SLICE_KEY, JudgedRange, SliceStart, Source, VerdictEnd, domain_fingerprint
+from .rebuilding import DomainOrder, Rebuilding, Rebuilt, SignatureLog, WindowFolder, WindowNote
 from .verdict_log import VerdictLog, settle_domain
 
 DOUBT_SECONDS: Final = 10.0

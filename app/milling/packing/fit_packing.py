@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from tokenmill.documents import SourceRecord
 from tokenmill.errors import SourceError
-from tokenmill.reading.continuing import ADVICE, ResumePoint
+from tokenmill.reading import ADVICE, ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import record_crc
 from tokenmill.wire.pieces import (

@@ -18,17 +18,8 @@ from ...kafka.control_topic import require_topic
 from ...milling.duplicates.signatures import REASONS, sign
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.steps import Rejected
-from ...sequencer.domain_messages import (
-    DomainOrder,
-    JudgedRange,
-    SignedRange,
-    SliceStart,
-    Source,
-    VerdictEnd,
-    deduplication_in,
-    first_slice,
-)
-from ...sequencer.rebuilding import SignatureLog, are_out, recorded_slices, verdict_logs
+from ...sequencer.domain_messages import JudgedRange, SignedRange, SliceStart, Source, VerdictEnd, deduplication_in
+from ...sequencer.rebuilding import DomainOrder, SignatureLog, are_out, first_slice, recorded_slices, verdict_logs
 from ...sequencer.verdict_log import VerdictLog, VerdictQueue, told
 from ...settings import Domain, Settings
 from .verify_result import DomainResult, Side, VerifyDifference

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
 from tokenmill.app.milling.duplicates.signatures import SLICES, Exact
 from tokenmill.app.sequencer.domain_messages import (
-    BEGINNING,
-    DomainOrder,
     JudgedRange,
     Remembered,
     SignedRange,
     SliceStart,
     Source,
     VerdictChain,
-    base_of,
 )
+from tokenmill.app.sequencer.rebuilding import BEGINNING, DomainOrder, base_of
 from tokenmill.errors import DifferenceError
 
 EXACT = Exact(window=5 * SLICES)

@@ -17,15 +17,14 @@ from tests.service import Raw, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.duplicates.signatures import SLICES
 from tokenmill.app.sequencer.domain_messages import (
-    BEGINNING,
     SLICE_KEY,
-    DomainOrder,
     JudgedRange,
     SliceStart,
     Source,
     deduplication_in,
     domain_fingerprint,
 )
+from tokenmill.app.sequencer.rebuilding import BEGINNING, DomainOrder
 from tokenmill.app.sequencer.verdict_log import settle_domain
 from tokenmill.app.settings import Domain, Settings
 from tokenmill.app.tools.verify.domain_check import DomainCheck
