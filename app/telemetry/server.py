@@ -20,7 +20,7 @@ from http import HTTPStatus
 from importlib import metadata, resources
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -39,7 +39,9 @@ from ..kafka.security import load_certificate
 from ..settings import Settings
 from ..settings.model import DEFAULT_ORIGIN
 from ..settings.values import as_variable
-from ..tools.produce.sending import Summary
+
+if TYPE_CHECKING:  # it reads sources, which no worker does
+    from ..tools.produce.sending import Summary
 
 JSON: Final = "application/json"
 HTML: Final = "text/html; charset=utf-8"
@@ -291,7 +293,7 @@ _PORTS: Final = range(1, 1 << 16)
 class ProduceCollector(Collector):
     """Reads the figures of a run when it is scraped."""
 
-    def __init__(self, latest: Callable[[], Summary | None]) -> None:
+    def __init__(self, latest: Callable[[], "Summary | None"]) -> None:
         self._latest = latest
 
     def collect(self) -> Iterator[Metric]:
@@ -306,7 +308,7 @@ class ProduceCollector(Collector):
 
 
 @contextmanager
-def run_served(settings: Settings, port: int | None, latest: Callable[[], Summary | None]) -> Iterator[None]:
+def run_served(settings: Settings, port: int | None, latest: Callable[[], "Summary | None"]) -> Iterator[None]:
     """Serve the metrics of a run at a port of ``metrics_host`` while the block runs; without a port, nothing.
 
     Raises InputError where the address cannot be had, SettingsError where a file of TLS cannot be used.
