@@ -12,13 +12,11 @@ from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.bucket.cache import store_folder
 from tokenmill.errors import InputError
 from tokenmill.samples.sequence import Ranks, SequenceId
 
@@ -231,12 +229,6 @@ def instance_of(name: str, value: Any, kind: type[Any], called: str | None = Non
     return value
 
 
-def store_of(store: Any, stream: Any, cache: Any, cache_bytes: Any) -> Path:
-    """Return the directory of a store, or the folder for what is read of a bucket; raises as `store_folder`."""
-    most = None if cache_bytes is None else whole("cache_bytes", cache_bytes, 1, "bytes")
-    return store_folder(store, stream_name("stream", stream), cache, most)
-
-
 def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
     """Return how steps are divided; raises InputError where one of these cannot be, or they contradict each other."""
     number, count = _pair(worker) or (-1, -1)
@@ -266,21 +258,15 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     )
 
 
-def mask_loss_of(mask_loss: Any, widen: Any) -> bool:
-    """Return whether losses are masked; raises InputError for no truth values, and where y cannot be masked."""
-    masked = flag("mask_loss", mask_loss)
-    if not flag("widen", widen) and masked:
+def outputs_of(mask_loss: Any, as_dict: Any, widen: Any, *, in_order: bool) -> tuple[bool, bool]:
+    """Return whether losses are masked, and whether batches are dictionaries; raises InputError where they cannot."""
+    masked, widens, named = flag("mask_loss", mask_loss), flag("widen", widen), flag("as_dict", as_dict)
+    if masked and not widens:
         raise InputError("mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself")
-    return masked
-
-
-def named_of(as_dict: Any, *, widen: bool, in_order: bool) -> bool:
-    """Return whether batches are dictionaries; raises InputError where they cannot be."""
-    named = flag("as_dict", as_dict)
-    if named and (in_order or not widen):
+    if named and (in_order or not widens):
         other = "in_order=True, whose loops ask batches where chunks begin" if in_order else "widen=False"
         raise InputError(f"as_dict is True, for int64 tensors by name: give it without {other}")
-    return named
+    return masked, named
 
 
 def timeout_of(value: Any) -> float | None:
@@ -370,11 +356,8 @@ class DataRank(NamedTuple):
 
     @classmethod
     def _found(cls) -> Self | None:
-        group = _group()
-        return cls(*group) if group is not None else cls._in_environment()
-
-    @classmethod
-    def _in_environment(cls) -> Self | None:
+        if (group := _group()) is not None:
+            return cls(*group)
         named = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
         told = ", ".join(f"{name}={value}" for name, value in named.items())
         match [int(value) for value in named.values() if value.isascii() and value.isdigit()]:

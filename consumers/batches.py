@@ -141,10 +141,9 @@ class Batches(StepLoop):
         if sequence.in_order:
             phases.require_one(drops_last=drop_last)
         prefetch, read_ahead = arguments.prefetch_of(prefetch), arguments.whole("read_ahead", read_ahead, 0, "bytes")
-        masks = arguments.mask_loss_of(mask_loss, widen)
+        masks, named = arguments.outputs_of(mask_loss, as_dict, widen, in_order=sequence.in_order)
         skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
-        named = arguments.named_of(as_dict, widen=widen, in_order=sequence.in_order)
         inputs = partial(Batch._make_inputs, masks=masks, apart=sends)
         complete = inputs if named else Batch._mask if masks else None
         rows = RowOptions(sends, arguments.loss_weight_of("loss_weight", loss_weight))
@@ -191,11 +190,9 @@ class Batches(StepLoop):
         )
 
     def __len__(self) -> int:
-        """Return the number of steps of the whole run, those that were made included, where its end is known.
+        """Return the same; the end is known where all eras that were named are in the store, or the stream has ended.
 
-        It is where all eras that were named are in the store, or the stream has ended. Steps that were made with other
-        batches count as they were made. Raises TypeError where the end is not known; as Python and torch expect it of
-        what has no length.
+        Steps that were made with other batches count as they were made.
         """
         if (total := self._trainable.content.total()) is None:
             raise TypeError(
@@ -229,11 +226,6 @@ class Batches(StepLoop):
                 "the next batch"
             )
         self._go_on(position, state.get("lengths"))
-
-    @property
-    def stream(self) -> str:
-        """The name of the stream."""
-        return self._info.name
 
     def _reads(self) -> list[tuple[TrainableSamples, int]]:
         return [(self._trainable, self._position.after(self._made).sample)]

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from tokenmill.errors import InputError
 from tokenmill.samples.document_index import DocumentIndex
 from tokenmill.samples.sequence import Numbers
-from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras, read_stream
+from tokenmill.store import MapWatch, PartitionReader, StreamInfo, open_eras
 from tokenmill.store.layout import StorePath, partition_directory
 from tokenmill.store.segment import Tokens
 
 from . import arguments
-from .waiting import HasTokenizer, ReachableStream, StoredTokenizer, freeze_eras, open_trainable
+from .waiting import OpenedStream, freeze_eras, open_trainable
 
 _NONE: Final = -1
 _LABELS_AT_ONCE: Final = 1 << 16
@@ -119,7 +119,7 @@ class StoredDocument:
     """With a ``label_field``: the number of its label."""
 
 
-class Documents(HasTokenizer):
+class Documents(OpenedStream):
     """The whole documents of some eras, by partition and place: a map-style data set. Needs no torch.
 
     It is frozen: what comes into the store later changes neither length nor order. Each document is there once, however
@@ -162,15 +162,11 @@ class Documents(HasTokenizer):
             InputError: an argument cannot be used, the eras are not all there, or a label is missing or unknown.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
         """
-        self._store = arguments.store_of(store, stream, cache, cache_bytes)
-        self._check = arguments.flag("check", check)
-        arguments.eras_of("eras", eras)
+        self._find(store, stream, eras=eras, check=check, cache=cache, cache_bytes=cache_bytes)
         named = Labels.of(label_field, label_names)
         drops = arguments.choice("on_missing_label", on_missing_label, ("refuse", "drop")) == "drop"
-        self.info = read_stream(self._store, stream)
+        self.info = self._info
         """The stream."""
-        self._tokenizer = StoredTokenizer(self._store, self.info)
-        self._reachable = ReachableStream((self._store, stream))
         self._readers: dict[int, PartitionReader] = {}
         self._watch = MapWatch()
         self.unlabelled = 0

@@ -12,13 +12,13 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any, Final, NamedTuple, NoReturn, Self, SupportsIndex
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn, Self, SupportsIndex
 from uuid import uuid4
 
 import numpy as np
@@ -31,7 +31,6 @@ from tokenmill.bucket.objects import address_of
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.sequence import EraOrder, Ranks, count_views
 from tokenmill.samples.trainable import UNPINNED, TrainableSamples
-from tokenmill.store import read_stream
 from tokenmill.store.layout import StorePath, store_directory
 
 from . import arguments
@@ -41,7 +40,7 @@ from .mixture import Mixture
 from .mixture_state import told
 from .sample_lookup import Chunk, RowReader
 from .step_loop import StepLoop
-from .waiting import HasTokenizer, ReachableStream, StoredTokenizer, freeze_eras, open_trainable
+from .waiting import HasTokenizer, OpenedStream, freeze_eras, open_trainable
 
 
 class DocumentSample(NamedTuple):
@@ -61,7 +60,7 @@ Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
-class EraDataset(HasTokenizer, Dataset[Sample]):
+class EraDataset(OpenedStream, Dataset[Sample]):
     """The samples of some eras, by partition, number and view, for samplers that choose an order of their own.
 
     What torch calls a map-style dataset (a ``DataLoader`` may copy it into workers, by fork or spawn) and Grain a
@@ -101,13 +100,8 @@ class EraDataset(HasTokenizer, Dataset[Sample]):
             InputError: the eras are not all there, or the length does not fit.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
         """
-        self._store = arguments.store_of(store, stream, cache, cache_bytes)
-        self._check = arguments.flag("check", check)
         self._with_documents = arguments.flag("documents", documents)
-        arguments.eras_of("eras", eras)
-        self._info = read_stream(self._store, stream)
-        self._tokenizer = StoredTokenizer(self._store, self._info)
-        self._reachable = ReachableStream((self._store, stream))
+        self._find(store, stream, eras=eras, check=check, cache=cache, cache_bytes=cache_bytes)
         length = self._info.block_tokens - 1 if sequence_length is None else sequence_length
         self._length = arguments.whole("sequence_length", length, 1, "tokens")
         self._views = count_views(self._info, self._length)
@@ -312,6 +306,8 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
     for, for a loader keeps to itself what it handed out. `rewind` goes back to the beginning.
     """
 
+    _opens: ClassVar[Callable[..., StepLoop]] = Batches
+
     def __init__(self, store: StorePath, stream: str, **options: Any) -> None:
         """Open a stream; the options are those of `Batches`, of which ``device`` and ``stop`` stay with the loop.
 
@@ -450,11 +446,13 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         return batches
 
     def _fresh(self, **options: Any) -> StepLoop:
-        return Batches(**(self._options | options))
+        return self._opens(**(self._options | options))
 
 
 class MixtureDataset(StepDataset):
     """The batches of a `Mixture`, in their order, for loaders: all of `StepDataset`, which see."""
+
+    _opens = Mixture.open
 
     def __init__(
         self,
@@ -480,9 +478,6 @@ class MixtureDataset(StepDataset):
         mixture: Any = self._open(self._now())
         mixture.set_weights(weights, from_step)
         self.resume(mixture.state_dict())
-
-    def _fresh(self, **options: Any) -> StepLoop:
-        return Mixture.open(**(self._options | options))
 
 
 def _for_workers(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,22 +216,21 @@ class Mixture(StepLoop):
         lengths; or a stream that was added later is not given; or it is one over other content.
         """
         state = arguments.state_of(state_dict, {"format", "mixture"}, "what state_dict() of Mixture returned")
-        saved = mixture_state.read_mixture(state, self._begin, self._streams, self._mixing)
-        for name, position in saved.positions.items():
+        saved, positions, schedule, given = mixture_state.read_mixture(state, self._begin, self._streams, self._mixing)
+        for name, position in positions.items():
             self._reader.parts[name].trainable.content.accept(position)
-        self._go_on(saved.position, state.get("lengths"))
-        self._positions, self._reader.rotates = saved.positions, saved.rotates
-        changed = self._position.ranges != saved.position.ranges
-        schedule, place = saved.schedule, self._number(self._position)
-        taken = [saved.taken.get(name, 0) for name in schedule.names]
+        self._go_on(saved, state.get("lengths"))
+        self._positions, self._reader.rotates = positions, mixture_state.rotates_in(state)
+        changed, place = self._position.ranges != saved.ranges, self._number(self._position)
+        taken = [given.get(name, 0) for name in schedule.names]
         if (
             changed and self._mixing.by_step and not self._mixing.whole_steps
         ):  # steps to come begin at other samples now
             later = [point for point in self._resolved() if point.start > place]
             if later and not any(change.points for change in schedule.changes):
                 now = Point(place, schedule.weights_at(place))
-                schedule = schedule.with_points(place, taken, [now, *later])
-        self._place = self._open(schedule, place, taken, {n: p.sample for n, p in saved.positions.items()})
+                schedule = schedule.changed(place, taken, now, *later)
+        self._place = self._open(schedule, place, taken, {name: at.sample for name, at in positions.items()})
 
     def rewind(self) -> Self:
         """Go back to the beginning of the mixture, and to the weights that were given then."""
@@ -250,10 +249,6 @@ class Mixture(StepLoop):
         return state | {"streams": streams}
 
     def __len__(self) -> int:
-        """Return the number of steps of the whole run, where all streams have an end that is in the store.
-
-        Raises TypeError where one has none.
-        """
         places = self._reader.places_to_end(self._place)
         if places is None:
             raise TypeError(
@@ -334,7 +329,7 @@ class Mixture(StepLoop):
         left = sorted(course.schedule.left.keys() & weights.keys())
         if left:
             raise InputError(f"the stream {left[0]!r} left the mixture at its end: give weights to others alone")
-        schedule = course.schedule.with_points(course.place, course.taken, [Point(start, weights)])
+        schedule = course.schedule.changed(course.place, course.taken, Point(start, weights))
         taken = [course.given.get(name, 0) for name in schedule.names]
         self._place = self._open(schedule, course.place, taken, self._place.samples)
         self._changed += 1
@@ -379,5 +374,6 @@ class Mixture(StepLoop):
         missing = self._reader.missing
         if missing is None:
             return Awaited("the streams of the mixture, whose states are ahead of their stores: bring these up to date")
-        awaited = self._streams[missing.stream]._awaited_at(missing.sample)
-        return awaited._replace(what=f"{missing.stream!r} in a mixture: {awaited.what}")
+        name, sample = missing
+        awaited = self._streams[name]._awaited_at(sample)
+        return awaited._replace(what=f"{name!r} in a mixture: {awaited.what}")

@@ -33,13 +33,6 @@ _FEW_PLACES: Final = 1 << 16
 """How far an end is looked for at a time."""
 
 
-class Missing(NamedTuple):
-    """What the next step waits for."""
-
-    stream: str
-    sample: int
-
-
 class MixturePlace(NamedTuple):
     """Where a mixture stands: what its places count, and the samples that each stream has given."""
 
@@ -55,7 +48,8 @@ class MixedReader:
         self.parts: dict[str, RowReader] = {}
         self.leaving: set[str] = set()
         """Streams that leave the mixture behind their last sample; else it ends when it wants one more."""
-        self.missing: Missing | None = None
+        self.missing: tuple[str, int] | None = None
+        """The stream, and its sample, for which the next step waits."""
         self.ranks = ranks
         """Those of the steps that are read next."""
         self.rotates = not whole_steps
@@ -148,18 +142,15 @@ class MixedReader:
             return self._steps_in(trial.place - place.course.place)
         first = place.course.place
         streams, _ = place.course.copy().draw(np.arange(first, trial.place), trial.place)
-        reached, missing = trial.place - first, None
+        reached = trial.place - first
         for index, name in named:
             wanted, there = found[index]
             if there < wanted:
                 at = int(np.flatnonzero(streams == index)[there])
                 if at < reached:
-                    reached, missing = at, Missing(name, place.samples.get(name, 0) + there * self._unit)
-        if missing is not None:
-            total = self._total(missing.stream)
-            if total is not None and total < missing.sample + self._unit:
-                missing = None  # the stream is at its end, and so is the mixture
-        self.missing = missing
+                    sample, total = place.samples.get(name, 0) + there * self._unit, self._total(name)
+                    ends = total is not None and total < sample + self._unit  # the stream, and so the mixture
+                    reached, self.missing = at, None if ends else (name, sample)
         return self._steps_in(reached)
 
     def _chunk(self, place: MixturePlace, step: int, steps: int) -> Chunk:
@@ -294,7 +285,13 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
         "batch_size, rank, world_size and worker": same_options,
         "options": same_options,
     }
-    traits = {name: dict(zip(advice, _traits_of(batches), strict=True)) for name, batches in streams.items()}
+    traits = {}
+    for name, batches in streams.items():
+        info = batches._info
+        recipe, end = info.recipe, info.values.get("end_of_document")
+        tokens = (recipe.get("tokenizer_sha256"), recipe.get("vocabulary_size"), end, info.dtype.name)
+        own = (batches._position.sequence.sequence_length, *tokens, str(batches._ranks), batches._options)
+        traits[name] = dict(zip(advice, own, strict=True))
     first, *others = traits
     for trait, other in itertools.product(advice, others):
         if traits[other][trait] != traits[first][trait]:
@@ -302,15 +299,6 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
                 f"the streams of a mixture have one {trait}, but {first!r} has {traits[first][trait]} and "
                 f"{other!r} {traits[other][trait]}: give streams that agree; {advice[trait]}"
             )
-
-
-def _traits_of(batches: Batches) -> tuple[Any, ...]:
-    info = batches._info
-    recipe = info.recipe
-    return (
-        *(batches._position.sequence.sequence_length, recipe.get("tokenizer_sha256"), recipe.get("vocabulary_size")),
-        *(info.values.get("end_of_document"), info.dtype.name, str(batches._ranks), batches._options),
-    )
 
 
 def mixing_of(
@@ -361,13 +349,11 @@ def weight_of(name: str, value: Any, *, below_one: bool = False) -> Fraction:
 
 def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
     """Return what each stream does at its end; raises InputError where that cannot be."""
-    if isinstance(value, Mapping):
-        for name in value:
-            if name not in streams:
-                raise InputError(f"at_end names the stream {shown(name)}: give one of {sorted(streams)}")
     named = value if isinstance(value, Mapping) else dict.fromkeys(streams, value)
     found = dict.fromkeys(streams, "wait")
     for name, one in named.items():
+        if name not in streams:
+            raise InputError(f"at_end names the stream {shown(name)}: give one of {sorted(streams)}")
         found[name] = choice("at_end", one, ("wait", "repeat", "leave"))
         if one == "repeat" and streams[name]._position.sequence.passes == 1:
             raise InputError(
@@ -416,16 +402,6 @@ class StreamShare(NamedTuple):
     """Whether it left the mixture at its end."""
     newest: int | None
     """When the era of its latest sample was closed, in milliseconds since 1970; None: it gave none."""
-
-
-class Saved(NamedTuple):
-    """What a state of a mixture says."""
-
-    position: Position
-    schedule: Schedule
-    taken: dict[str, int]
-    positions: dict[str, Position]
-    rotates: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -500,8 +476,18 @@ def beginning_of(streams: Mapping[str, Batches], global_batch: int) -> Position:
     return Position.beginning(sequence, global_batch)
 
 
-def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], mixing: Mixing) -> Saved:
-    """Return what a state says; streams without a weight in it may be missing. Raises InputError if it is another's."""
+def rotates_in(state: Mapping[str, Any]) -> bool:
+    """Return whether a state's samples are rotated among the ranks; those of older versions are not."""
+    return bool(state["settings"][0].get("rotate"))
+
+
+def read_mixture(
+    state: Mapping[str, Any], begin: Position, streams: Mapping[str, Batches], mixing: Mixing
+) -> tuple[Position, dict[str, Position], Schedule, dict[str, int]]:
+    """Return where a mixture and its streams stand by a state, its schedule, and what streams gave by it.
+
+    Streams without a weight in it may be missing. Raises InputError where it is another's.
+    """
     try:
         if state["format"] != _FORMAT:
             raise InputError(f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it")
@@ -511,8 +497,7 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
         position.require_sound()
         named = {one["name"]: one for one in state["streams"]}
         taken = {name: one["taken"] for name, one in named.items()}
-        rotates = bool(state["settings"][0].get("rotate"))
-        told = mixing.told(rotates=rotates)
+        told = mixing.told(rotates=rotates_in(state))
         found = {name: state[name] for name in told}
         _require_counts(taken, schedule)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -539,7 +524,7 @@ def read_mixture(state: Mapping[str, Any], begin: Position, streams: Mapping[str
                 raise InputError(f"stream {name!r}: {error}") from error
         else:
             positions[name] = Position.beginning(sequence, 1)
-    return Saved(position, schedule, taken, positions, rotates)
+    return position, positions, schedule, taken
 
 
 def fill_of(trainable: TrainableSamples, name: str) -> Fraction:

@@ -176,14 +176,6 @@ class RowOptions(NamedTuple):
     loss_weight: float = 1.0
 
 
-class DamagedRowError(Exception):
-    """A copied row is not what was committed; `Chunk.refuse` raises the error that names the block."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        super().__init__(at)
-
-
 class StreamSamples(NamedTuple):
     """The samples of a chunk that are of one stream."""
 
@@ -234,8 +226,8 @@ class Chunk:
     def stretches(self) -> Iterator[Rows]:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
-        With `kept`, one at a time, and those samples of it that are there: none, perhaps. Raises DamagedRowError where
-        a block is not what was committed, DamagedError where a file was cut off.
+        With `kept`, one at a time, and those samples of it that are there: none, perhaps. Raises DamagedError where a
+        block is not what was committed, or a file was cut off.
         """
         size = self.batch_size
         if not size:
@@ -258,12 +250,12 @@ class Chunk:
                 whole = at // self.batch_size
                 if whole:
                     yield stretch[:whole]
-                raise DamagedRowError(start + at)
+                self._refuse(start + at)
             yield stretch
             del stretch  # its memory can be the next one's
             start += together
 
-    def refuse(self, at: int) -> NoReturn:
+    def _refuse(self, at: int) -> NoReturn:
         """Raise DamagedError for the sample at this place, whose block is not what was committed."""
         samples, trainable = self.samples, self._parts[int(self._streams[at])].trainable
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])

@@ -25,7 +25,7 @@ from tokenmill.store.layout import Closing
 from . import arguments
 from .arguments import DataRank, ranks_of, schedule_of, shown, warn_of_workers, whole
 from .batch import Batch, StateAfter
-from .sample_lookup import Chunk, DamagedRowError, Rows
+from .sample_lookup import Chunk, Rows
 from .transfer import CopyThread, End, Staging, begin_ahead, next_usable, open_staging
 from .waiting import Awaited, Behind, HasTokenizer, Metrics, ReachableStream, StoreWait
 
@@ -151,16 +151,12 @@ class Found(NamedTuple):
     """How far the numbers of steps are apart."""
 
     def copies(self) -> "Iterator[Copy]":
-        """Yield the copies of all rows, holding none while the next is made; raises DamagedError."""
-        damaged_row = DamagedRowError  # this may be ended with the interpreter, whose modules have no names any more
+        """Return the copies of all rows, none of which is held while the next is made; raises DamagedError."""
         stretches = self.chunk.stretches()
         if self.phase.split > 1:
             self.chunk.split = self.phase.split
             stretches = map(split_rows, stretches, repeat(self.phase.split))
-        try:
-            yield from map(Copy, stretches, count(0, self.chunk.together), repeat(self))
-        except damaged_row as damaged:
-            self.chunk.refuse(damaged.at)
+        return map(Copy, stretches, count(0, self.chunk.together), repeat(self))
 
 
 class Copy(NamedTuple):
@@ -230,8 +226,6 @@ class Stagings:
 
 def split_rows(stretch: Rows, split: int) -> Rows:
     """Return batches of samples, ``[batches, samples, length + 1]``, with each as so many rows."""
-    if split == 1:
-        return stretch
     batches, samples, columns = stretch.shape
     length = (columns - 1) // split
     views = np.lib.stride_tricks.sliding_window_view(stretch, length + 1, axis=2)[:, :, ::length]
@@ -428,9 +422,9 @@ class StepLoop(HasTokenizer, Closing, ABC):
         return self._position.after(self._made).step
 
     @property
-    @abstractmethod
     def stream(self) -> str:
-        """The name of the stream."""
+        """The name of the stream; of several, with plus signs."""
+        return self._begin.sequence.stream
 
     @property
     def metrics(self) -> Metrics:

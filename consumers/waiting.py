@@ -15,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from tokenmill.bucket.cache import store_folder
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import DamagedError, DiskError, InputError, StoreError
 from tokenmill.samples.sequence import Content, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import EraReader, StreamInfo, open_eras, read_tokenizer, tokenizer_path
+from tokenmill.store import EraReader, StreamInfo, open_eras, read_stream, read_tokenizer, tokenizer_path
 from tokenmill.store.layout import BUCKET_FILE, STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 from . import arguments
@@ -298,37 +299,25 @@ class StoredTokenizer:
 
     def __init__(self, store: Path, info: StreamInfo) -> None:
         self._store = store
-        self._info = info
+        self.info = info
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._store, self._info)
-
-    def decode(self, tokens: Any) -> str:
-        """Return the text of a row of ids; raises as `HasTokenizer.decode`."""
-        given = tokens.cpu() if hasattr(tokens, "cpu") else tokens  # numpy takes no tensor of another device
-        ids = [number for number in arguments.row_of("tokens", given).tolist() if number >= 0]
-        size = self._info.recipe.get("vocabulary_size")
-        if size is not None and max(ids, default=0) >= size:
-            raise InputError(f"tokens hold the id {max(ids)}: give ids of {self._info.name}, from 0 to {size - 1}")
-        if self._library is None:
-            return bytes(ids).decode(errors="replace")
-        text: str = self._library.decode(ids, skip_special_tokens=False)
-        return text
+        return type(self), (self._store, self.info)
 
     @cached_property
-    def _library(self) -> "Tokenizer | None":
+    def library(self) -> "Tokenizer | None":
         """What decodes; None where tokens are raw bytes."""
-        if read_tokenizer(self._store, self._info) is None:
+        if read_tokenizer(self._store, self.info) is None:
             return None
         from tokenizers import Tokenizer, __version__  # noqa: PLC0415 - few loops want text
 
         try:
-            return Tokenizer.from_file(str(tokenizer_path(self._store, self._info)))
+            return Tokenizer.from_file(str(tokenizer_path(self._store, self.info)))
         except MemoryError:
             raise
         except Exception as error:
             raise StoreError(
-                f"the tokenizer of {self._info.name} cannot be loaded by tokenizers {__version__}, which is installed "
+                f"the tokenizer of {self.info.name} cannot be loaded by tokenizers {__version__}, which is installed "
                 f"here ({error}): install the version that the stream was milled with, or a later one"
             ) from error
 
@@ -349,4 +338,30 @@ class HasTokenizer:
             StoreError: the tokenizer needs a later version of the library ``tokenizers``.
             DamagedError: the tokenizer is missing in the store, or another one than the stream's.
         """
-        return self._tokenizer.decode(tokens)
+        given = tokens.cpu() if hasattr(tokens, "cpu") else tokens  # numpy takes no tensor of another device
+        ids = [number for number in arguments.row_of("tokens", given).tolist() if number >= 0]
+        info, library = self._tokenizer.info, self._tokenizer.library
+        size = info.recipe.get("vocabulary_size")
+        if size is not None and max(ids, default=0) >= size:
+            raise InputError(f"tokens hold the id {max(ids)}: give ids of {info.name}, from 0 to {size - 1}")
+        if library is None:
+            return bytes(ids).decode(errors="replace")
+        text: str = library.decode(ids, skip_special_tokens=False)
+        return text
+
+
+class OpenedStream(HasTokenizer):
+    """A stream that is read by index: where it is, and how."""
+
+    _store: Path
+    """The directory of the store, or the folder for what is read of a bucket."""
+
+    def _find(self, store: Any, stream: Any, *, eras: Any = None, check: Any, cache: Any, cache_bytes: Any) -> None:
+        """Check these arguments and read what the stream is; raises as `store_folder`, and InputError."""
+        most = None if cache_bytes is None else arguments.whole("cache_bytes", cache_bytes, 1, "bytes")
+        self._store = store_folder(store, arguments.stream_name("stream", stream), cache, most)
+        self._check = arguments.flag("check", check)
+        arguments.eras_of("eras", eras)
+        self._info = read_stream(self._store, stream)
+        self._tokenizer = StoredTokenizer(self._store, self._info)
+        self._reachable = ReachableStream((self._store, stream))

@@ -1,23 +1,24 @@
 """Windows: x and y at any token of a partition, across the borders of blocks, for those who sample by themselves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError, missing_extra
-from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
+from tokenmill.store import PartitionReader, open_partition, partitions_in
 from tokenmill.store.layout import StorePath
 
 from . import arguments
-from .waiting import HasTokenizer, ReachableStream, StoredTokenizer
+from .waiting import OpenedStream
 
 if TYPE_CHECKING:
     from .batch import XY
 
 
-class Windows(HasTokenizer):
+class Windows(OpenedStream):
     """The committed tokens of each partition as one long row, of which any stretch can be taken.
 
     Tokens are counted from the partition's block 0, so an index means the same tokens in every store of the stream, for
@@ -53,24 +54,17 @@ class Windows(HasTokenizer):
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
         """
-        self._store = arguments.store_of(store, stream, cache, cache_bytes)
-        self._stream, checks = stream, arguments.flag("check", check)
-        info = read_stream(self._store, self._stream)
-        self._tokenizer = StoredTokenizer(self._store, info)
-        self.length = arguments.whole("length", info.block_tokens - 1 if length is None else length, 1, "tokens")
+        self._find(store, stream, check=check, cache=cache, cache_bytes=cache_bytes)
+        length = self._info.block_tokens - 1 if length is None else length
+        self.length = arguments.whole("length", length, 1, "tokens")
         """Tokens of x, and of y."""
-        self._reachable = ReachableStream((self._store, self._stream))
-        self._checks = checks
         with self._reachable:
-            self._readers: dict[int, PartitionReader] = {
-                partition: open_partition(self._store, stream, partition, check=checks)
-                for partition in partitions_in(self._store, stream)
-            }
+            self._open(partitions_in(self._store, stream))
         self._ends = {partition: reader.blocks for partition, reader in self._readers.items()}
         """The blocks of each partition as of the last `refresh`."""
 
     def __repr__(self) -> str:
-        return f"Windows({str(self._store)!r}, {self._stream!r}, {self.length}, partitions {self.partitions})"
+        return f"Windows({str(self._store)!r}, {self._info.name!r}, {self.length}, partitions {self.partitions})"
 
     @property
     def partitions(self) -> list[int]:
@@ -181,10 +175,11 @@ class Windows(HasTokenizer):
     def __setstate__(self, values: dict[str, Any]) -> None:
         """Map the files again, as another process must; windows keep their numbers."""
         self.__dict__.update(values)
-        self._readers = {
-            partition: open_partition(self._store, self._stream, partition, check=self._checks)
-            for partition in values["_readers"]
-        }
+        self._open(values["_readers"])
+
+    def _open(self, partitions: Iterable[int]) -> None:
+        opened = partial(open_partition, self._store, self._info.name, check=self._check)
+        self._readers: dict[int, PartitionReader] = {partition: opened(partition) for partition in partitions}
 
     def _reader(self, partition: int) -> PartitionReader:
         number = arguments.whole("partition", partition, 0, "partitions before it")

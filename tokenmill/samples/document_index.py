@@ -7,7 +7,7 @@ ends before its block does; else the packing says when all of it is there, or th
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -145,15 +145,10 @@ class _Documents(NamedTuple):
 
 def _joined(parts: Sequence[_Documents]) -> _Documents:
     firsts = np.cumsum([0, *(len(part.places) for part in parts)]).tolist()
-    owners = [part.owners + first for part, first in zip(parts, firsts, strict=False)]
-    return _Documents(
-        _join([part.places for part in parts], np.int64),
-        _join([part.lengths for part in parts], np.int32),
-        _join(owners, np.int64),
-        _join([part.owned_places for part in parts], np.int64),
-        _join([part.owned_lengths for part in parts], np.int32),
-        sum(part.unfinished for part in parts),
-    )
+    moved = [part._replace(owners=part.owners + first) for part, first in zip(parts, firsts, strict=False)]
+    empty = (np.empty(0, kind) for kind in (np.int64, np.int32, np.int64, np.int64, np.int32))
+    columns = zip(empty, *(part[:5] for part in moved), strict=True)
+    return _Documents._make([*map(np.concatenate, columns), sum(part.unfinished for part in parts)])
 
 
 class _Columns(NamedTuple):
@@ -291,7 +286,3 @@ def _end_with(reader: PartitionReader, token: int | None, blocks: Numbers) -> np
     for where, tokens, rows in reader.parts(blocks) if token is not None else ():
         found[where] = tokens[rows, -1] == token
     return found
-
-
-def _join(arrays: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate([np.empty(0, dtype), *arrays])

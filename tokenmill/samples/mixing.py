@@ -327,14 +327,10 @@ class Schedule:
         """Return the schedule as it was known when this place was the next one."""
         return replace(self, changes=tuple(change for change in self.changes if change.known <= place))
 
-    def with_points(self, known: int, taken: Sequence[int], points: Sequence[Point]) -> "Schedule":
-        """Return the schedule that has these weights from their first place on, as of a place and what was taken."""
-        change = Change(known, dict(zip(self.names, taken, strict=True)), tuple(points))
-        return replace(self, changes=(*self.changes, change))
-
-    def without(self, known: int, taken: Sequence[int], stream: int) -> "Schedule":
-        """Return the schedule in which a stream leaves at a place."""
-        change = Change(known, dict(zip(self.names, taken, strict=True)), left=self.names[stream])
+    def changed(self, known: int, taken: Sequence[int], *points: Point, left: int | None = None) -> "Schedule":
+        """Return the schedule with a change, as of a place and what was taken: other weights, or a stream leaves."""
+        gone = None if left is None else self.names[left]
+        change = Change(known, dict(zip(self.names, taken, strict=True)), points, gone)
         return replace(self, changes=(*self.changes, change))
 
     @cached_property
@@ -532,7 +528,7 @@ class Course:
         """Let a stream leave that has just given all; return whether others go on."""
         if self._mixer.gone is None or self.ended:
             return False
-        self.schedule = self.schedule.without(self.place, self.taken, self._mixer.gone)
+        self.schedule = self.schedule.changed(self.place, self.taken, left=self._mixer.gone)
         self._mixer = self._open(self.place, self.taken)
         return not self.ended
 
@@ -546,4 +542,4 @@ class Course:
             gone = [n for n, limit in enumerate(limits) if limit is not None and taken[n] >= limit]
             if not gone or self.ended_at(place):
                 return Mixer(self.schedule.plan, place, taken, limits)
-            self.schedule = self.schedule.without(place, taken, gone[0])
+            self.schedule = self.schedule.changed(place, taken, left=gone[0])
