@@ -33,7 +33,7 @@ from tokenmill.samples.tracing import Source
 
 from .documents import Documents, StoredDocument
 from .samplers import BucketSampler, EraSampler, StratifiedSampler
-from .waiting import Behind, Metrics
+from .step_loop import Behind, Metrics
 from .windows import Windows
 
 if TYPE_CHECKING:

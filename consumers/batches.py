@@ -21,8 +21,9 @@ from .batch import Batch, StateAfter
 from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
 from .step_loop import Delivery, Found, Phases, Stagings, StepLoop
+from .text import StoredTokenizer
 from .transfer import device_of
-from .waiting import Awaited, ReachableStream, StoredTokenizer, StoreWait, awaited_era
+from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
 
 
 class Batches(StepLoop):

@@ -40,7 +40,8 @@ from .mixture import Mixture
 from .mixture_state import told
 from .sample_lookup import Chunk, RowReader
 from .step_loop import StepLoop
-from .waiting import HasTokenizer, OpenedStream, freeze_eras, open_trainable
+from .text import HasTokenizer
+from .waiting import OpenedStream, freeze_eras, open_trainable
 
 
 class DocumentSample(NamedTuple):

@@ -18,8 +18,8 @@ from .arguments import DataRank, naming_unknown
 from .batch import IGNORED, ModelInputs
 from .documents import Documents
 from .samplers import DocumentSampler, EraSampler
+from .text import HasTokenizer
 from .transfer import begin_ahead, device_of
-from .waiting import HasTokenizer
 
 Piece = tuple[int, int, Tokens]
 """Row, first column, and what is to be there."""

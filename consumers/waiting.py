@@ -1,7 +1,4 @@
-"""What a loop has of a stream that it opened: whether its files are there, what it waits for, its eras, its tokenizer.
-
-How long the loop waited, what it got, and how far it is behind the store, are its metrics.
-"""
+"""What a loop has of a stream that it opened: whether its files are there, what it waits for, and its eras."""
 
 import logging
 import math
@@ -9,24 +6,22 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from tokenmill.bucket.cache import store_folder
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import DamagedError, DiskError, InputError, StoreError
 from tokenmill.samples.sequence import Content, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import EraReader, StreamInfo, open_eras, read_stream, read_tokenizer, tokenizer_path
+from tokenmill.store import EraReader, StreamInfo, open_eras, read_stream
 from tokenmill.store.layout import BUCKET_FILE, STREAM_FILE, comparing, is_packed, stream_directory, unreadable
 
 from . import arguments
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from .text import HasTokenizer, StoredTokenizer
 
 _SAY_AFTER: Final = 5.0
 """Seconds of waiting until it is reported, the first wait at once: a loop that has caught up waits for each era."""
@@ -173,54 +168,6 @@ class StoreWait:
         self.waited_seconds += time.monotonic() - begun
 
 
-@dataclass(slots=True)
-class Metrics:
-    """Sums over the batches that this process was given, times in seconds; `since` gives those of a part of the run."""
-
-    batches: int = 0
-    samples: int = 0
-    """In them; without those that are damaged and left out."""
-    tokens: int = 0
-    """Of x: ``sequence_length`` for each sample."""
-    bytes: int = 0
-    """Of tokens, as they are stored and travel to a device: ``sequence_length + 1`` for each sample."""
-    work_seconds: float = 0.0
-    """From getting a batch to asking for the next one."""
-    wait_seconds: float = 0.0
-    """From asking for a batch to getting it: reading, copying, and waiting for the store. What a device does meanwhile
-    is not known, so with one this is the most that the loop can have lost."""
-    store_wait_seconds: float = 0.0
-    """The part of it in which no whole step was trainable yet."""
-    device_wait_seconds: float = 0.0
-    """How long the work on a CUDA device waited because a batch was still on its way, as its events show later."""
-
-    @property
-    def wait_ratio(self) -> float:
-        """The part of its time that the loop, or its device, waited for data: near 0, the model is the bottleneck."""
-        seconds = self.work_seconds + self.wait_seconds
-        return max(self.wait_seconds, self.device_wait_seconds) / seconds if seconds else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens of x in a second of the loop's time: of work and waiting together; 0 before the first batch."""
-        seconds = self.work_seconds + self.wait_seconds
-        return self.tokens / seconds if seconds else 0.0
-
-    def since(self, earlier: "Metrics") -> Self:
-        """Return what came after an earlier state of these; raises InputError where ``earlier`` is something else."""
-        arguments.instance_of("earlier", earlier, Metrics)
-        return type(self)(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
-
-
-class Behind(NamedTuple):
-    """What the store has for a run beyond where that stands, in the pass that it is in."""
-
-    blocks: int
-    """Of the eras in the store, those that it has not wholly read."""
-    eras: int
-    """The eras that these are in."""
-
-
 @dataclass(frozen=True, slots=True)
 class FrozenEras:
     """Some eras, of which nothing changes any more."""
@@ -292,62 +239,6 @@ def _merge(first: Era, last: Era) -> Era:
         for number, part in enumerate(last.ranges)
     ]
     return Era(first.number, first.before, tuple(ranges), last.closed, last.end)
-
-
-class StoredTokenizer:
-    """The tokenizer of a stream, read and loaded when it is asked for; another process does so again."""
-
-    def __init__(self, store: Path, info: StreamInfo) -> None:
-        self._store = store
-        self.info = info
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._store, self.info)
-
-    @cached_property
-    def library(self) -> "Tokenizer | None":
-        """What decodes; None where tokens are raw bytes."""
-        if read_tokenizer(self._store, self.info) is None:
-            return None
-        from tokenizers import Tokenizer, __version__  # noqa: PLC0415 - few loops want text
-
-        try:
-            return Tokenizer.from_file(str(tokenizer_path(self._store, self.info)))
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise StoreError(
-                f"the tokenizer of {self.info.name} cannot be loaded by tokenizers {__version__}, which is installed "
-                f"here ({error}): install the version that the stream was milled with, or a later one"
-            ) from error
-
-
-class HasTokenizer:
-    """What reads tokens of a stream, and can show their text."""
-
-    _tokenizer: StoredTokenizer
-
-    def decode(self, tokens: Any) -> str:
-        """Return the text of one row of token ids, by the stream's own tokenizer.
-
-        Special tokens are shown, bytes that are no UTF-8 are U+FFFD, and ids below 0, as of masked labels, are left
-        out. The first call loads the tokenizer, which the store keeps beside the stream.
-
-        Raises:
-            InputError: these are no row of ids of the stream.
-            StoreError: the tokenizer needs a later version of the library ``tokenizers``.
-            DamagedError: the tokenizer is missing in the store, or another one than the stream's.
-        """
-        given = tokens.cpu() if hasattr(tokens, "cpu") else tokens  # numpy takes no tensor of another device
-        ids = [number for number in arguments.row_of("tokens", given).tolist() if number >= 0]
-        info, library = self._tokenizer.info, self._tokenizer.library
-        size = info.recipe.get("vocabulary_size")
-        if size is not None and max(ids, default=0) >= size:
-            raise InputError(f"tokens hold the id {max(ids)}: give ids of {info.name}, from 0 to {size - 1}")
-        if library is None:
-            return bytes(ids).decode(errors="replace")
-        text: str = library.decode(ids, skip_special_tokens=False)
-        return text
 
 
 class OpenedStream(HasTokenizer):
