@@ -6,6 +6,7 @@ line around. `guard_streams` lets none out of the process either: tracebacks, wa
 Tables are rows in columns where the terminal is wide enough, else a paragraph for each row. Nothing is ever cut.
 """
 
+import codecs
 import io
 import json
 import os
@@ -111,6 +112,19 @@ class GuardedStream:
         return getattr(self._stream, name)
 
 
+_AS_JSON: Final = "tokenmill.as-json"
+
+
+def _as_json(error: UnicodeError) -> tuple[str, int]:
+    r"""Write what an encoding lacks as JSON does: ``backslashreplace`` makes ``\xe9`` of it, which no JSON has."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_AS_JSON, _as_json)
+
+
 def guard_streams() -> None:
     """Let nothing out of this process through `sys.stdout` and `sys.stderr` but what may reach a terminal.
 
@@ -124,7 +138,7 @@ def guard_streams() -> None:
         if isinstance(stream, GuardedStream):
             continue
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # not every terminal has every character
+            stream.reconfigure(errors=_AS_JSON)  # not every terminal has every character
         setattr(sys, name, GuardedStream(stream, redacts=name == "stderr"))
 
 

@@ -35,7 +35,7 @@ from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
-from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, pairs
+from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, guard_streams, pairs
 from tokenmill.app.tools.produce.sending import PassedOver
 from tokenmill.app.worker.run import Worker
 
@@ -323,6 +323,17 @@ def test_what_is_said_holds_no_password_and_what_is_shown_stays_as_it_is() -> No
         said.append(inner.buffer.getvalue().decode())
     assert said[0] == "cannot reach postgresql://me:***@host/name?sslpassword=***\n"
     assert said[1] == "cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the encoding lacks is written as JSON writes it."""
+    inner = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", inner)
+    guard_streams()
+    sys.stdout.write(escaped_json("é 日本 \U0001f600"))
+    sys.stdout.flush()
+    assert json.loads(inner.buffer.getvalue().decode(encoding)) == "é 日本 \U0001f600"
 
 
 @given(text=hostile, terminal=st.booleans())
