@@ -77,11 +77,7 @@ together with two engines with large vocabularies, and a worker has to stay belo
 TOO_LARGE: Final = "too_large"
 ID_TOO_LONG: Final = "id_too_long"
 FIELDS_TOO_LONG: Final = "fields_too_long"
-OVER_A_LIMIT: Final = {
-    TOO_LARGE: "max_text_bytes",
-    ID_TOO_LONG: "max_id_bytes",
-    FIELDS_TOO_LONG: "max_fields_bytes",
-}
+OVER_A_LIMIT: Final = {TOO_LARGE: "max_text_bytes", ID_TOO_LONG: "max_id_bytes", FIELDS_TOO_LONG: "max_fields_bytes"}
 """The reasons for which a document is too long, each with the setting that has its limit."""
 
 NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})

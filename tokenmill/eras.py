@@ -338,10 +338,7 @@ through it in dozens of steps."""
 _BYTE_BITS: Final = 8
 """Halves of so many bits are looked up as bytes, at half the cost: eras of up to 65,536 samples."""
 _KEY: Final = Struct("<qQQB")
-_MIX: Final = (
-    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
-    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
-)
+_MIX: Final = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
 _LAST_SHIFT: Final = np.uint64(31)
 """Shifts and multipliers of splitmix64's finalizer (https://prng.di.unimi.it/splitmix64.c)."""
 
@@ -372,10 +369,8 @@ class Permutation:
         if positions.size * _WORTH_A_TABLE >= 1 << 2 * self._bits:
             return self._walk(positions)
         items = self._encipher(positions.astype(np.uint64))
-        outside = items >= self._size
-        while outside.any():
+        while (outside := items >= self._size).any():
             items[outside] = self._encipher(items[outside])
-            outside = items >= self._size
         return items.astype(np.int64)
 
     def inverse(self, items: Positions) -> Positions:
@@ -383,10 +378,8 @@ class Permutation:
         if self._size <= _SMALL:
             return np.argsort(self._few)[items]
         positions = self._decipher(items.astype(np.uint64))
-        outside = positions >= self._size
-        while outside.any():
+        while (outside := positions >= self._size).any():
             positions[outside] = self._decipher(positions[outside])
-            outside = positions >= self._size
         return positions.astype(np.int64)
 
     @cached_property

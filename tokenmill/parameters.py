@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from hashlib import sha256
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from textwrap import dedent
@@ -107,7 +108,9 @@ def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[st
             found[name] = _fitted(value, known[name].kind)
         except ValueError as error:
             said = str(error) or f"it must be {known[name].kind_in_words}"
-            raise SettingsError(f"{where}: {name} = {_shortened(value)}: {said}") from None
+            shown = repr(value)
+            shown = shown if len(shown) <= 100 else f"{shown[:100]}…"  # noqa: PLR2004 - what a line has room for
+            raise SettingsError(f"{where}: {name} = {shown}: {said}") from None
     return found
 
 
@@ -202,11 +205,6 @@ def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
     raise ValueError(said)
 
 
-def _shortened(value: Any) -> str:
-    said = repr(value)
-    return said if len(said) <= 100 else f"{said[:100]}…"  # noqa: PLR2004 - as much as a line of a message has room for
-
-
 def _default(field: Any) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
@@ -216,14 +214,10 @@ def _descriptions(step: type) -> dict[str, str]:
     if not isinstance(body, ast.ClassDef):
         raise TypeError(f"{step.__name__} is no class")
     found = {}
-    for line, below in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(line, ast.AnnAssign)
-            and isinstance(line.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[line.target.id] = " ".join(str(below.value.value).split())
+    for line_and_below in pairwise(body.body):
+        match line_and_below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                found[name] = " ".join(str(text).split())
     return found
 
 

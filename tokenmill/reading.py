@@ -256,24 +256,17 @@ class RunFinder:
         """Take the next message; raises DifferenceError, DamagedError or FingerprintError as `Acceptor.offer`."""
         place = bisect_right(self._open, message.first, key=lambda run: run.first)
         if not place or message.first > self._open[place - 1].acceptor.next_block:
-            run = _new_run(self._new_acceptor(block=message.first, chain=message.before))
-            self._open.insert(place, run)
+            self._open.insert(place, _new_run(self._new_acceptor(block=message.first, chain=message.before)))
             place += 1
-        if self._open[place - 1].offer(message, self._source_first):
-            self._join(place - 1)
-
-    def _join(self, place: int) -> None:
-        run = self._open[place]
-        while place + 1 < len(self._open) and self._open[place + 1].first <= run.acceptor.next_block:
-            run.join(self._open.pop(place + 1))
+        run = self._open[place - 1]
+        if run.offer(message, self._source_first):
+            while place < len(self._open) and self._open[place].first <= run.acceptor.next_block:
+                run.join(self._open.pop(place))
 
     def runs(self) -> list[Run]:
         """Return the runs found so far, in the order of their blocks."""
-        return [
-            Run(run.reached or run.furthest, run.first, run.furthest.cursor)
-            for run in self._open
-            if run.furthest is not None
-        ]
+        begun = [(run, run.furthest) for run in self._open if run.furthest is not None]
+        return [Run(run.reached or furthest, run.first, furthest.cursor) for run, furthest in begun]
 
 
 @dataclass(slots=True)

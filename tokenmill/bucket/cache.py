@@ -75,14 +75,13 @@ class CacheFolder:
     def segments(self, eras: Iterable[Era]) -> list[Place]:
         """Return the segments that hold blocks of eras, each once."""
         size = self.info.segment_blocks
-        return list(
-            dict.fromkeys(
-                (partition, first)
-                for era in eras
-                for partition, part in enumerate(era.ranges)
-                for first in range(part.first - part.first % size, part.stop if part.blocks else 0, size)
-            )
+        found = (
+            (partition, first)
+            for era in eras
+            for partition, part in enumerate(era.ranges)
+            for first in range(part.first - part.first % size, part.stop if part.blocks else 0, size)
         )
+        return list(dict.fromkeys(found))
 
     def begun(self, eras: Iterable[Era]) -> list[Place]:
         """Return the segments of which eras have no block, and those before and after them have."""

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
@@ -184,18 +184,13 @@ class Bucket:
             except OSError as error:
                 failure, found = error, self.read(path)
             if found is not None:
-                self._settle(path)
+                with self._failing(f"does not keep {path}"):
+                    self._objects.settle(path)
                 return found is data or np.array_equal(np.frombuffer(found, np.uint8), np.frombuffer(data, np.uint8))
             if isinstance(failure, _FINAL):
                 break
             self._pause(min(0.2 * 2**tries, 5.0))
         raise self._failed(f"does not take {path}", failure) from failure
-
-    def _settle(self, path: str) -> None:
-        try:
-            self._objects.settle(path)
-        except OSError as error:
-            raise self._failed(f"does not keep {path}", error) from error
 
     def require(self, path: str, data: Data) -> None:
         """Let an object be there with these bytes. Raises BucketError where it has others, or as `create`."""
@@ -207,26 +202,26 @@ class Bucket:
 
     def read(self, path: str) -> Data | None:
         """Return the bytes of an object, in a buffer; None where there is none. Raises BucketError where it fails."""
-        try:
+        with self._failing(f"does not give {path}"), suppress(FileNotFoundError):
             return self._objects.read(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._failed(f"does not give {path}", error) from error
+        return None
 
     def names(self, folder: str, after: str | None) -> list[str]:
         """Return the paths of all objects below a folder that are behind ``after``, in order; raises as `read`."""
-        try:
+        with self._failing(f"does not list {folder}"):
             return self._objects.names(folder, after)
-        except OSError as error:
-            raise self._failed(f"does not list {folder}", error) from error
 
     def folders(self) -> list[str]:
         """Return the folders at the top of the bucket, in order; raises as `read`."""
-        try:
+        with self._failing("does not list its folders"):
             return self._objects.folders()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            raise self._failed("does not list its folders", error) from error
+            raise self._failed(what, error) from error
 
     def _failed(self, what: str, error: OSError) -> BucketError:
         check = "check the address, and that this login may list, read and create objects there"

@@ -233,15 +233,8 @@ class _PartitionDocuments:
         lengths[:-1] = np.where(same, columns.positions[1:] - columns.positions[:-1], lengths[:-1])
         owners = np.repeat(np.where(whole & (counts > 1), np.cumsum(whole) - 1, -1), counts)
         owned = owners >= 0
-        self._found.append(
-            _Documents(
-                columns.places[firsts[whole]],
-                ends[lasts[whole]].astype(np.int32),
-                owners[owned],
-                columns.places[owned],
-                lengths[owned].astype(np.int32),
-            )
-        )
+        pieces = (owners[owned], columns.places[owned], lengths[owned].astype(np.int32))
+        self._found.append(_Documents(columns.places[firsts[whole]], ends[lasts[whole]].astype(np.int32), *pieces))
         rest = np.repeat(~whole, counts)
         self._pending = _Columns(*(column[rest] for column in columns))
 

@@ -77,10 +77,8 @@ class Plan:
         """Return what each stream ought to have had of the first ``sample`` samples."""
         index = self.piece_at(sample)
         start, weights = self.pieces[index]
-        return [
-            wanted + weight * (sample - start)
-            for wanted, weight in zip(self.wanted_at_starts[index], weights, strict=True)
-        ]
+        begun = self.wanted_at_starts[index]
+        return [wanted + weight * (sample - start) for wanted, weight in zip(begun, weights, strict=True)]
 
     def due(self, stream: int, number: int, first: int) -> Fraction | None:
         """Return when a stream ought to have had ``number`` samples, from a piece on; None: never, by this plan."""
@@ -352,16 +350,17 @@ class Schedule:
     @property
     def plan(self) -> Plan:
         """What is known of the weights now."""
-        return Plan(
-            self.names,
-            self._pieces[0],
-            tuple((self.names.index(c.left), c.known, c.taken[c.left]) for c in self.changes if c.left is not None),
-        )
+        left = ((self.names.index(c.left), c.known, c.taken[c.left]) for c in self.changes if c.left is not None)
+        return Plan(self.names, self._pieces[0], tuple(left))
 
     @cached_property
     def _pieces(self) -> tuple[tuple[WeightPiece, ...], int | None]:
         """Return what holds from where on, and the place behind which nothing does."""
-        points = self._known()
+        points = _steadily(self.points) if self.linear else list(self.points)
+        for change in self.changes:
+            if change.points:
+                new = _steadily(change.points) if self.linear else change.points
+                points = [point for point in points if point.start < new[0].start] + list(new)
         for stream, place in self.left.items():
             before = [point for point in points if point.start < place]
             held = [point for point in points if point.start <= place][-1].weights
@@ -378,15 +377,6 @@ class Schedule:
                 return tuple(pieces), start
             pieces.append(WeightPiece(start, tuple(weight / total for weight in counted)))
         return tuple(pieces), None
-
-    def _known(self) -> list[Point]:
-        """Return what holds from where on, without regard to streams that left."""
-        points = _steadily(self.points) if self.linear else list(self.points)
-        for change in self.changes:
-            if change.points:
-                new = _steadily(change.points) if self.linear else change.points
-                points = [point for point in points if point.start < new[0].start] + list(new)
-        return points
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""

@@ -453,9 +453,8 @@ def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
     counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
     if not all(type(number) is int for number in [*counts, found.seed]) or min(counts) < 1:
         raise ValueError("the sequence's numbers are impossible")
-    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or not (
-        type(found.shuffle) is type(found.in_order) is bool
-    ):
+    are_flags = type(found.shuffle) is type(found.in_order) is bool
+    if not are_flags or not all(isinstance(text, str) for text in (found.stream, found.fingerprint)):
         raise TypeError("the sequence's names are impossible")
     return found
 

@@ -22,16 +22,7 @@ import numpy as np
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
-from tokenmill.samples.sequence import (
-    Content,
-    EraOrder,
-    Numbers,
-    Position,
-    Samples,
-    SequenceId,
-    count_views,
-    join,
-)
+from tokenmill.samples.sequence import Content, EraOrder, Numbers, Position, Samples, SequenceId, count_views, join
 from tokenmill.store import EraReader, OnDamage, PartitionReader, Pieces, StreamInfo, open_eras
 from tokenmill.store.layout import comparing, partition_directory
 from tokenmill.untrusted import read_json_file
@@ -234,19 +225,15 @@ class UsedContent:
                     return False
                 found = self._content_of(place.era)
         if found != wanted:
-            raise InputError(self._difference(position.sample, wanted, found))
+            where = "ends with" if self._eras.ended else f"has its samples up to {position.sample} in"
+            held = f"{found}" if found.era == wanted.era else f"{where} {found}"
+            raise InputError(
+                f"the state is one over other content of {self._info.name} than {self._store} holds (state: {wanted}; "
+                f"store: {held}). Streams with one recipe share name and fingerprint, whatever text they were made of: "
+                "give the store that the run read, or a copy of it, or begin at the beginning, without the state"
+            )
         self._agreed = wanted
         return True
-
-    def _difference(self, sample: int, wanted: Content, found: Content) -> str:
-        where = f"{found}"
-        if found.era != wanted.era:
-            where = f"ends with {found}" if self._eras.ended else f"has its samples up to {sample} in {found}"
-        return (
-            f"the state is one over other content of {self._info.name} than {self._store} holds (state: {wanted}; "
-            f"store: {where}). Streams with one recipe share name and fingerprint, whatever text they were made of: "
-            "give the store that the run read, or a copy of it, or begin at the beginning, without the state"
-        )
 
     def _content_at(self, sample: int) -> Content | None:
         """Return the pin of a position before a sample; None: nothing was used, or no era is known."""
@@ -339,9 +326,8 @@ class TrainableSamples:
         found = self.readers.get(partition)
         if found is None:
             directory = partition_directory(self.store, self.stream, partition)
-            options = {"check": self.checks, "whole": self._whole}
-            found = PartitionReader(directory, self.info, partition, on_damage=self._on_damage, **options)
-            self.readers[partition] = found
+            options: dict[str, Any] = {"check": self.checks, "on_damage": self._on_damage, "whole": self._whole}
+            found = self.readers[partition] = PartitionReader(directory, self.info, partition, **options)
         return found
 
     def pieces_of(self, partition: int, blocks: Numbers) -> Pieces:

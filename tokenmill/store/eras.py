@@ -92,8 +92,7 @@ def scan(rows: bytes, seed: int, number: int) -> EraScan:
     """
     cut = [rows[at : at + ROW_BYTES] for at in range(0, len(rows) - ROW_BYTES + 1, ROW_BYTES)]
     valid = [
-        _crc(seed, number + index, row[:_CRC_AT]) == int.from_bytes(row[_CRC_AT:], "little")
-        for index, row in enumerate(cut)
+        _crc(seed, n, row[:_CRC_AT]) == int.from_bytes(row[_CRC_AT:], "little") for n, row in enumerate(cut, number)
     ]
     count = valid.index(False) if False in valid else len(cut)
     for index in range(count + 1, len(cut)):
@@ -179,9 +178,8 @@ class EraReader:
         except ValueError as error:
             why = str(error)
         self._forget()
-        raise layout.eras_damaged(
-            self._lines, f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})"
-        )
+        what = f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({why})"
+        raise layout.eras_damaged(self._lines, what)
 
     def hash_of(self, number: int) -> bytes:
         """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
@@ -409,11 +407,8 @@ class EraWriter(layout.Closing):
                 truncated += max(os.fstat(file).st_size - length, 0)
                 os.ftruncate(file, length)
             layout.sync_directory(self._directory)
-            first = max(reader.eras - COMMIT_ROWS, 0)
-            index = self._files[1]
-            layout.write_at(
-                index, os.pread(index, (reader.eras - first) * ROW_BYTES, first * ROW_BYTES), first * ROW_BYTES
-            )
+            first, index = max(reader.eras - COMMIT_ROWS, 0) * ROW_BYTES, self._files[1]
+            layout.write_at(index, os.pread(index, wanted[1] - first, first), first)
             for file in self._files:
                 os.fsync(file)
         except (OSError, DamagedError):

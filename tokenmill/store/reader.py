@@ -120,9 +120,8 @@ class PartitionReader:
         if segment is None:
             segment = self._open(first)
             if segment.blocks < self.info.segment_blocks:
-                raise layout.damaged(
-                    segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
-                )
+                what = f"{segment.blocks} blocks of it are committed, but later segments exist"
+                raise layout.damaged(segment.paths.tokens, what)
         self._remember(segment)
         return segment, number - first
 
@@ -285,9 +284,8 @@ class PartitionReader:
             pieces = decode_entry(segment.entry(local))
             return pieces, [json.loads(piece.meta) if piece.meta else {} for piece in pieces]
         except ValueError as error:
-            raise layout.damaged(
-                segment.paths.documents, f"the entry of block {number} cannot be read ({error})"
-            ) from error
+            what = f"the entry of block {number} cannot be read ({error})"
+            raise layout.damaged(segment.paths.documents, what) from error
 
     def _sound(self, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the indices of those of the blocks that are not damaged; note and log the others."""

@@ -330,26 +330,25 @@ def read_stream(store: StorePath, stream: str) -> StreamInfo:
     """
     store = layout.store_directory(store)
     directory = layout.stream_directory(store, stream)
+    file = directory / layout.STREAM_FILE
     try:
-        data = read_regular(directory / layout.STREAM_FILE, most=MAX_JSON_BYTES)
+        data = read_regular(file, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         if directory.is_dir() and partitions_in(store, stream):
-            raise layout.description_damaged(
-                directory / layout.STREAM_FILE, "it is missing, and partitions are there"
-            ) from None
+            raise layout.description_damaged(file, "it is missing, and partitions are there") from None
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(
             f"the store {store} holds no stream {stream!r} (streams there: {known}); check both names, and whether "
             "anything fills this store: a segment worker, a mirror, or `tokenmill pack`"
         ) from None
     except OSError as error:
-        raise layout.unreadable(directory / layout.STREAM_FILE, error) from error
+        raise layout.unreadable(file, error) from error
     try:
         info = StreamInfo.decode(data)
     except DamagedError as error:
-        raise layout.description_damaged(directory / layout.STREAM_FILE, error.what) from error
+        raise layout.description_damaged(file, error.what) from error
     except StoreError as error:
-        raise StoreError(f"{directory / layout.STREAM_FILE}: {error}") from error
+        raise StoreError(f"{file}: {error}") from error
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
     return info
@@ -398,9 +397,8 @@ def streams_in(store: StorePath) -> list[str]:
 
 def partitions_in(store: StorePath, stream: str) -> list[int]:
     """Return the partitions of a stream that the store holds something of, in order."""
-    return layout.partition_numbers(
-        path.name for path in layout.stream_directory(layout.store_directory(store), stream).iterdir()
-    )
+    directory = layout.stream_directory(layout.store_directory(store), stream)
+    return layout.partition_numbers(path.name for path in directory.iterdir())
 
 
 def _here(path: Path) -> tuple[str, str]:

@@ -51,9 +51,8 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     if start.block:
         layout.sync_directory(directory)  # its writer may have died before the sync; what follows depends on it
     for name in names:
-        if (
-            name.endswith(layout.TEMPORARY) and name != layout.START_FILE + layout.TEMPORARY
-        ):  # `retire` takes no lock, and may be writing it
+        # `retire` takes no lock, and may be writing the start.
+        if name.endswith(layout.TEMPORARY) and name != layout.START_FILE + layout.TEMPORARY:
             (directory / name).unlink()
     firsts = layout.segment_firsts(names)
     firsts = firsts[len(unlink_below(directory, firsts, start.block)) :]
@@ -116,16 +115,12 @@ def check_blocks(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Row
         for number in numbers:
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
             if crc32(block) != rows["tokens_crc"][number]:
-                at = number * info.block_bytes
-                raise layout.damaged(
-                    paths.tokens, f"block {paths.first + number}, at byte {at}, is not what was committed"
-                )
+                what = f"block {paths.first + number}, at byte {number * info.block_bytes}, is not what was committed"
+                raise layout.damaged(paths.tokens, what)
             start, end = sealing.entry_span(rows, number)
             if crc32(os.pread(documents.fileno(), end - start, start)) != rows["entry_crc"][number]:
-                raise layout.damaged(
-                    paths.documents,
-                    f"the entry of block {paths.first + number}, at byte {start}, is not what was committed",
-                )
+                what = f"the entry of block {paths.first + number}, at byte {start}, is not what was committed"
+                raise layout.damaged(paths.documents, what)
 
 
 def continues(paths: layout.SegmentPaths, info: StreamInfo, rows: sealing.Rows, chain_before: bytes) -> bool:
@@ -334,10 +329,8 @@ class PartitionWriter(layout.Closing):
         start = 0
         while start < len(blocks.entries):
             end = min(start + self._segment.room, len(blocks.entries))
-            part = slice(start, end)
-            self._segment.append(
-                tokens[start * size : end * size], blocks.entries[part], blocks.chains[part], token_offset
-            )
+            data, part = tokens[start * size : end * size], slice(start, end)
+            self._segment.append(data, blocks.entries[part], blocks.chains[part], token_offset)
             self.begun = True
             self.next_block = blocks.first + end
             self.chain = blocks.chains[end - 1]
