@@ -546,9 +546,8 @@ class Batch:
         x, y = self._x(), self._y()
         if x.device == torch.device(device):
             return self
-        return replace(
-            self, _sent=Staged(x.to(device, non_blocking=non_blocking), y.to(device, non_blocking=non_blocking))
-        )
+        x, y = (one.to(device, non_blocking=non_blocking) for one in (x, y))
+        return replace(self, _sent=Staged(x, y))
 
     def pin_memory(self) -> "Batch":
         """Return this batch with x and y in pinned memory, as a ``DataLoader`` with ``pin_memory=True`` asks for it."""
@@ -560,13 +559,8 @@ class Batch:
         else:
             tensors = (torch.from_numpy(self._sent), None)  # torch's queues have no memory shared for arrays of numpy
         pieces = self._chunk.pieces if isinstance(self._chunk, _Carried) else self._chunk.asked_pieces(self._start)
-        return _carried, (
-            tensors,
-            self.step,
-            _Carried(self.streams, self.samples, self._loss_weights(), pieces),
-            self.state,
-            self._others_on_use,
-        )
+        carried = _Carried(self.streams, self.samples, self._loss_weights(), pieces)
+        return _carried, (tensors, self.step, carried, self.state, self._others_on_use)
 
     def _loss_weights(self) -> npt.NDArray[np.float32]:
         if isinstance(self._chunk, _Carried):

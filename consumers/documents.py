@@ -178,14 +178,9 @@ class Documents(OpenedStream):
         with self._reachable:
             trainable = open_trainable(self._store, self.info, max(self.info.block_tokens - 1, 1), 1)
             self._frozen = freeze_eras(self._store, self.info, eras, trainable, from_start=False)
-            self._index = DocumentIndex.of_ranges(
-                self.info,
-                [
-                    (self._reader(partition), part.first, part.stop)
-                    for partition, part in enumerate(self._frozen.merged.ranges)
-                ],
-                ended=self._frozen.merged.end,
-            )
+            merged = self._frozen.merged
+            ranges = [(self._reader(number), part.first, part.stop) for number, part in enumerate(merged.ranges)]
+            self._index = DocumentIndex.of_ranges(self.info, ranges, ended=merged.end)
             self.unfinished = self._index.unfinished
             """Documents that begin in these eras, and are not listed: it is not known that their ends are there."""
             if named is not None:
@@ -291,9 +286,8 @@ class Documents(OpenedStream):
             raise InputError("these documents have no labels: open Documents with a label_field")
         labels = self.labels if indices is None else self.labels[arguments.numbers_in(indices, len(self), "documents")]
         if self.label_names is not None:
-            return dict(
-                zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True)
-            )
+            counts = np.bincount(labels, minlength=len(self.label_names)).tolist()
+            return dict(zip(self.label_names, counts, strict=True))
         return dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
 
     def _era_of_each(self) -> Numbers:

@@ -152,15 +152,12 @@ class EraDataset(OpenedStream, Dataset[Sample]):
     def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.numbers_in(indices, len(self), "samples")
         with self._reachable:
-            return self._reader().find([(self._order, wanted)])
-
-    def _reader(self) -> RowReader:
-        if self._rows is None:
-            self._reachable.require()
-            trainable = self._open()
-            trainable.is_trainable(self._merged)  # sees that the blocks are there
-            self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
-        return self._rows
+            if self._rows is None:
+                self._reachable.require()
+                trainable = self._open()
+                trainable.is_trainable(self._merged)  # sees that the blocks are there
+                self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
+            return self._rows.find([(self._order, wanted)])
 
     def __repr__(self) -> str:
         # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.

@@ -72,11 +72,8 @@ class Mixture(StepLoop):
         self._tokenizer = first._tokenizer
         delivery, ranks = first._delivery, first._ranks
         begin = mixture_state.beginning_of(self._streams, ranks.global_batch)
-        super().__init__(
-            delivery,
-            ReachableStream(*(place for one in self._streams.values() for place in one._reachable.streams)),
-            begin,
-        )
+        places = [place for one in self._streams.values() for place in one._reachable.streams]
+        super().__init__(delivery, ReachableStream(*places), begin)
         self._mixing = mixing = mixture_state.mixing_of(
             self._streams, weights, linear=linear, unit=unit, at_end=at_end, interleave=interleave, by=by
         )
@@ -223,9 +220,8 @@ class Mixture(StepLoop):
         self._positions, self._reader.rotates = positions, mixture_state.rotates_in(state)
         changed, place = self._position.ranges != saved.ranges, self._number(self._position)
         taken = [given.get(name, 0) for name in schedule.names]
-        if (
-            changed and self._mixing.by_step and not self._mixing.whole_steps
-        ):  # steps to come begin at other samples now
+        if changed and self._mixing.by_step and not self._mixing.whole_steps:
+            # Steps to come begin at other samples now.
             later = [point for point in self._resolved() if point.start > place]
             if later and not any(change.points for change in schedule.changes):
                 now = Point(place, schedule.weights_at(place))
@@ -285,9 +281,8 @@ class Mixture(StepLoop):
             each.checks_copies = views == {1}
 
     def _first_place(self) -> MixturePlace:
-        fill = {}
-        if self._mixing.counts_tokens:
-            fill = {name: mixture_state.fill_of(part.trainable, name) for name, part in self._reader.parts.items()}
+        counted = self._reader.parts.items() if self._mixing.counts_tokens else ()
+        fill = {name: mixture_state.fill_of(part.trainable, name) for name, part in counted}
         schedule = Schedule(self._resolved(), self._mixing.linear, (), fill)
         return self._open(schedule, 0, [0] * len(schedule.names), {})
 
@@ -336,9 +331,8 @@ class Mixture(StepLoop):
 
     def _settle(self) -> None:
         if self._made:
-            place = self._now()
-            course = place.course
-            self._place = self._open(course.schedule, course.place, course.taken, place.samples)
+            course, samples = self._now()
+            self._place = self._open(course.schedule, course.place, course.taken, samples)
         super()._settle()
 
     def _states(self) -> StateAfter:

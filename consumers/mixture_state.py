@@ -118,9 +118,6 @@ class MixedReader:
     def _places(self, steps: int) -> int:
         return steps if self.whole_steps else steps * self.ranks.global_batch
 
-    def _steps_in(self, places: int) -> int:
-        return self.ranks.steps_in(places * self._unit)
-
     def _available(self, place: MixturePlace, trial: Course, name: str, index: int) -> tuple[int, int]:
         """Return how many places of a stream are wanted up to where a trial went, and how many can be had."""
         part = self.parts[name]
@@ -139,7 +136,7 @@ class MixedReader:
         named = list(enumerate(trial.schedule.names))
         found = {index: self._available(place, trial, name, index) for index, name in named}
         if all(there == wanted for wanted, there in found.values()):
-            return self._steps_in(trial.place - place.course.place)
+            return self.ranks.steps_in((trial.place - place.course.place) * self._unit)
         first = place.course.place
         streams, _ = place.course.copy().draw(np.arange(first, trial.place), trial.place)
         reached = trial.place - first
@@ -151,7 +148,7 @@ class MixedReader:
                     sample, total = place.samples.get(name, 0) + there * self._unit, self._total(name)
                     ends = total is not None and total < sample + self._unit  # the stream, and so the mixture
                     reached, self.missing = at, None if ends else (name, sample)
-        return self._steps_in(reached)
+        return self.ranks.steps_in(reached * self._unit)
 
     def _chunk(self, place: MixturePlace, step: int, steps: int) -> Chunk:
         ranks, course = self.ranks, place.course
@@ -432,9 +429,8 @@ class MixtureLeg:
             **self.told,
             "sample": position["sample"],
             "ranges": position["ranges"],
-            "schedule": [
-                place.course.schedule.to_dict()
-            ],  # in lists, for DCP would split what is in dictionaries into entries
+            # In lists, for DCP would split what is in dictionaries into entries.
+            "schedule": [place.course.schedule.to_dict()],
             "streams": streams,
         }
 

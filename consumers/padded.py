@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -243,21 +242,17 @@ class PaddedBatches(HasTokenizer):
         for row, column, tokens in pieces:
             padded[row, column : column + len(tokens)] = tokens
         np.less(np.arange(width), lengths[:, None], out=there, casting="unsafe")
-        made = {"input_ids": ids, "attention_mask": mask, "labels": self._labels(documents, padded, there)}
-        batch = PaddedBatch(made)
+        known = self._documents.labels
+        labels = self._empty(shape if known is None else documents.shape)
+        if known is None:
+            np.copyto(labels.numpy(), np.where(there, padded, IGNORED))
+        else:
+            np.take(known, documents, out=labels.numpy())
+        batch = PaddedBatch({"input_ids": ids, "attention_mask": mask, "labels": labels})
         if self._device.type != "cpu":
             batch = batch.to(self._device, non_blocking=True)
         batch.indices = documents
         return batch
-
-    def _labels(self, documents: Numbers, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> torch.Tensor:
-        if self._documents.labels is None:
-            labels = self._empty(ids.shape)
-            np.copyto(labels.numpy(), np.where(mask, ids, IGNORED))
-        else:
-            labels = self._empty(documents.shape)
-            np.take(self._documents.labels, documents, out=labels.numpy())
-        return labels
 
     def _empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=self._device.type == "cuda")

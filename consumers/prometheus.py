@@ -36,19 +36,16 @@ _STEP: Final = ("step", "The number of the next step.")
 _BLOCKS: Final = ("behind_blocks", "Blocks of the eras in the store that the run has not wholly read, in this pass.")
 _ERAS: Final = ("behind_eras", "The eras that these are in.")
 _PARTS: Final[dict[str, tuple[str, Callable[[StreamShare], float]]]] = {
-    "share": (
-        "Of a mixture's stream: its part of the next samples, as the weights say.",
-        lambda share: float(share.share),
-    ),
+    "share": ("Of a mixture's stream: its part of the next samples, as the weights say.", lambda one: float(one.share)),
     "wanted": (
         "Samples (steps, where batches are whole) that it was to give up to now.",
-        lambda share: float(share.wanted),
+        lambda one: float(one.wanted),
     ),
-    "delivered": ("Those that it gave.", lambda share: share.delivered),
-    "passes": ("How often it was gone through as a whole.", lambda share: share.passes),
+    "delivered": ("Those that it gave.", lambda one: one.delivered),
+    "passes": ("How often it was gone through as a whole.", lambda one: one.passes),
     "newest_seconds": (
         "When the era of its latest sample was closed, in seconds since 1970; 0: it gave none.",
-        lambda share: (share.newest or 0) / 1000,
+        lambda one: (one.newest or 0) / 1000,
     ),
 }
 _PREFIX: Final = "tokenmill_trainer_"

@@ -337,8 +337,7 @@ class StepLoop(HasTokenizer, Closing, ABC):
     def __getitem__(self, index: object) -> NoReturn:  # what DataLoader asks of all that is no IterableDataset
         raise TypeError(
             f"{type(self).__name__} is no dataset for a DataLoader, whose workers would all read the same: loop over "
-            f"it directly, or give the DataLoader a {self._dataset} of the same "
-            "arguments, with batch_size=None"
+            f"it directly, or give the DataLoader a {self._dataset} of the same arguments, with batch_size=None"
         )
 
     def __bool__(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from tokenmill.bucket.cache import store_folder
 from tokenmill.eras import Era, EraRange
-from tokenmill.errors import DamagedError, DiskError, InputError, StoreError
+from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.samples.sequence import Content, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import EraReader, StreamInfo, open_eras, read_stream
@@ -49,7 +49,7 @@ class ReachableStream:
                     "is the cache of a bucket is fetched again: start the run again"
                 ) from None
             except OSError as error:
-                raise self._unreadable(error) from error
+                raise unreadable(error.filename or self.streams[0][0], error) from error
 
     def __enter__(self) -> None:
         """Begin to read."""
@@ -61,10 +61,7 @@ class ReachableStream:
         if isinstance(error, OSError | DamagedError):
             self.require()
         if isinstance(error, OSError):
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: OSError) -> DiskError:
-        return unreadable(error.filename or self.streams[0][0], error)
+            raise unreadable(error.filename or self.streams[0][0], error) from error
 
 
 class Awaited(NamedTuple):
