@@ -194,7 +194,11 @@ class RecordColumns:
         """Return the records in columns."""
         values = [record.value for record in records]
         sizes = np.array([len(value or b"") for value in values], dtype=np.int64)
-        return cls(records, values, _offsets(records), sizes)
+        if records and records[-1].offset - records[0].offset == len(records) - 1:  # none is missing
+            offsets = np.arange(records[0].offset, records[-1].offset + 1, dtype=np.int64)
+        else:
+            offsets = np.array([record.offset for record in records], dtype=np.int64)
+        return cls(records, values, offsets, sizes)
 
     def part(self, low: int, high: int) -> Self:
         """Return the records ``[low, high)``."""
@@ -364,12 +368,6 @@ def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], N
     offset = next(places)
     note(offset, offset)
     return decoder(value)
-
-
-def _offsets(records: Sequence[SourceRecord]) -> Integers:
-    if records and records[-1].offset - records[0].offset == len(records) - 1:  # none is missing
-        return np.arange(records[0].offset, records[-1].offset + 1, dtype=np.int64)
-    return np.array([record.offset for record in records], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

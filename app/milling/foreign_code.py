@@ -135,14 +135,12 @@ def _importing_file() -> str:
     """Return the file of the code whose import is under way; empty where that is unknown."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to find the importing code
     while frame is not None:
-        if frame.f_globals is not globals() and not _is_machinery(frame.f_globals.get("__name__")):
+        name = str(frame.f_globals.get("__name__"))
+        is_machinery = name == "importlib" or name.startswith(("importlib.", "_frozen_importlib"))
+        if frame.f_globals is not globals() and not is_machinery:
             return str(frame.f_globals.get("__file__") or "")
         frame = frame.f_back
     return ""
-
-
-def _is_machinery(name: object) -> bool:
-    return isinstance(name, str) and (name == "importlib" or name.startswith(("importlib.", "_frozen_importlib")))
 
 
 FUNCTION_FAILED: Final = "function_failed"
@@ -265,8 +263,6 @@ def _is_id(value: object) -> bool:
 
 
 def _is_scalar(value: object) -> bool:
-    if value is None or type(value) is bool:
-        return True
     if type(value) is float:
         return isfinite(value)
-    return value == "" or _is_text(value) or _is_id(value)
+    return value is None or type(value) is bool or value == "" or _is_text(value) or _is_id(value)

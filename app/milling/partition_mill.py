@@ -7,7 +7,7 @@ fetches. The answer is that of `milling.reference`, whatever the batches, on any
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
@@ -94,16 +94,15 @@ class ChainMill:
         flushes = outcomes.flushes(first)
         messages: list[Message] = []
         for low, high in _groups(first, len(fetch.records), flushes):
-            documents, indices = outcomes.between(low, high)
-            if self._position.within and low not in flushes:
-                documents = self._continued(documents)
-            documents = documents._replace(crc=partial(_crc, fetch.records, indices))
             if low in flushes:
                 packed = self._packing.fill(fetch.records[low].offset)
                 messages += self._messages(outcomes, low, high, packed, [low])
-            else:
-                packed = self._packing.add(documents)
-                messages += self._messages(outcomes, low, high, packed, indices)
+                continue
+            documents, indices = outcomes.between(low, high)
+            if self._position.within:
+                documents = self._continued(documents)
+            packed = self._packing.add(documents._replace(crc=partial(_crc, fetch.records, indices)))
+            messages += self._messages(outcomes, low, high, packed, indices)
         return messages
 
     def carry(self, position: int, *, by_value: bool = False) -> Message | None:
@@ -199,8 +198,7 @@ class ChainMill:
     def _cursor(self, next_offset: int, taken: int, last: SourceRecord | None, block: int | None = None) -> Cursor:
         block = self._position.block if block is None else block
         if last is None:
-            kept = self._position
-            return Cursor(next_offset, taken, block, kept.last_offset, kept.last_crc, kept.last_timestamp)
+            return replace(self._position, next_offset=next_offset, taken=taken, block=block)
         return Cursor(next_offset, taken, block, last.offset, record_crc(last.key, last.value), last.timestamp)
 
 

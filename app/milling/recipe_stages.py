@@ -126,9 +126,7 @@ def open_stages(
         tokenizer, engine, cast("tokenizers.SpecialTokens", recipe.special_tokens_in_text)
     )
     steps = open_steps(recipe, lists, tokenizer)
-    refused = ""
-    if engine != tokenizers.REFERENCE:
-        steps, refused = faster_steps(steps)
+    steps, refused = (steps, "") if engine == tokenizers.REFERENCE else faster_steps(steps)
     return Stages(
         decoder=open_decoder(recipe, schemas),
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
@@ -214,18 +212,14 @@ def reopen_stages(
         lists=lists,
     )
     if again.fingerprint != recipe.fingerprint:
-        rules = _rules_since(recipe, again)
+        rules = ""
+        if recipe.decoded_otherwise(again):
+            rules = " (the decoder has other rules since; its blocks stay as they are, and trainers read them)"
+        elif recipe.normalized_length is None and again.normalized_length is not None:
+            rules = " (texts that normalizing makes very long are refused since; the stream's blocks stay as they are)"
         raise FingerprintError(
             "the stream was made with other parts than those installed here "
             f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
             f"{rules}"
         )
     return stages
-
-
-def _rules_since(recipe: Recipe, again: Recipe) -> str:
-    if recipe.decoded_otherwise(again):
-        return " (the decoder has other rules since; its blocks stay as they are, and trainers read them)"
-    if recipe.normalized_length is None and again.normalized_length is not None:
-        return " (texts that normalizing makes very long are refused since; the stream's blocks stay as they are)"
-    return ""

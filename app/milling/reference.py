@@ -452,11 +452,18 @@ class Reference:
         self._count(kind, reason)
         if kind is not Kind.OTHER_SPLIT:
             self._count_steps(outcome, passed)
-        if kind is Kind.KEPT:
-            given = self._packing.given(tokens)
-            self._count_kept(passed[-1], given)
-            self.totals.tokens += given
-            self.totals.value_bytes += len(outcome.record.value or b"")
+        if kind is not Kind.KEPT:
+            return
+        given, document = self._packing.given(tokens), passed[-1]
+        self.totals.tokens += given
+        self.totals.value_bytes += len(outcome.record.value or b"")
+        figures, labels = self.totals.figures, self.stages.counted_labels
+        if labels:
+            figures.token_lengths[given.bit_length() - 1] += 1
+            figures.text_lengths[len(document.text.encode()).bit_length() - 1] += 1
+        if LANGUAGE in labels:
+            language = str(document.fields.get(LANGUAGE))
+            figures.languages[language] = figures.languages.get(language, Amount()).plus(Amount(1, given))
 
     def _count(self, kind: Kind, reason: str) -> None:
         self.totals.records += 1
@@ -490,15 +497,6 @@ class Reference:
                 step.filtered[outcome.reason] = step.filtered.get(outcome.reason, Amount()).plus(came)
             else:
                 step.refused = step.refused.plus(came)
-
-    def _count_kept(self, document: Document, tokens: int) -> None:
-        figures, labels = self.totals.figures, self.stages.counted_labels
-        if labels:
-            figures.token_lengths[tokens.bit_length() - 1] += 1
-            figures.text_lengths[len(document.text.encode()).bit_length() - 1] += 1
-        if LANGUAGE in labels:
-            language = str(document.fields.get(LANGUAGE))
-            figures.languages[language] = figures.languages.get(language, Amount()).plus(Amount(1, tokens))
 
 
 def _remembered(record: SourceRecord) -> tuple[int, int, int]:

@@ -96,13 +96,6 @@ class SplitRule:
     _only: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._check()
-        names = tuple(self.splits)
-        object.__setattr__(self, "_names", names)
-        object.__setattr__(self, "_ends", tuple(accumulate(self.splits.values())))
-        object.__setattr__(self, "_only", names[0] if self._ends == (self.shards,) else None)
-
-    def _check(self) -> None:
         if self.by not in KEYS:
             raise SettingsError(f'split_by = "{self.by}" is unknown: set it to one of {", ".join(KEYS)}')
         if not 1 <= self.shards <= MOST_SHARDS:
@@ -117,6 +110,10 @@ class SplitRule:
         owned = sum(self.splits.values())
         if owned > self.shards:
             raise SettingsError(f"splits: {owned} shards are given away, but there are {self.shards} (shards)")
+        names = tuple(self.splits)
+        object.__setattr__(self, "_names", names)
+        object.__setattr__(self, "_ends", tuple(accumulate(self.splits.values())))
+        object.__setattr__(self, "_only", names[0] if self._ends == (self.shards,) else None)
 
     def split_of_document(self, document: Document) -> str | None:
         """Return the split of a document as it was decoded, before any step; None where no split owns its shard."""

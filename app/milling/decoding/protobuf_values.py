@@ -68,8 +68,12 @@ def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
         for name, text in texts.items():
             if _SERIALIZED.fullmatch(text):
                 already.file.append(_serialized(name, text))
-            else:
-                _write(sources / name, text)
+                continue
+            depths = accumulate(1 if brace == "{" else -1 for brace in _BRACES.findall(text) if brace in ("{", "}"))
+            if max(depths, default=0) > _DEEPEST:
+                raise ValueError(f"it is nested over {_DEEPEST} deep")
+            (sources / name).parent.mkdir(parents=True, exist_ok=True)
+            (sources / name).write_text(text, "utf-8")
         given.write_bytes(already.SerializeToString())
         command = [sys.executable, "-P", "-m", "grpc_tools.protoc"]
         command += [f"--proto_path={sources}", f"--proto_path={_INCLUDED}"]
@@ -107,14 +111,6 @@ def _require_names(names: Collection[str]) -> None:
             or name == MAIN
         ):
             raise ValueError(f"it imports {name[:_SHOWN_CHARACTERS]!r}, which can be no relative path of a file")
-
-
-def _write(path: Path, text: str) -> None:
-    depths = accumulate(1 if brace == "{" else -1 for brace in _BRACES.findall(text) if brace in ("{", "}"))
-    if max(depths, default=0) > _DEEPEST:
-        raise ValueError(f"it is nested over {_DEEPEST} deep")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
 
 
 MOST_NUMBERS: Final = 64

@@ -168,12 +168,9 @@ def sign(deduplication: Deduplication, texts: Sequence[str]) -> Hashes:
         texts = [" ".join(text.lower().split()) for text in texts]
     exact = np.fromiter((xxhash.xxh3_64_intdigest(text.encode()) for text in texts), np.uint64, len(texts))
     if isinstance(deduplication, Near):
-        return np.maximum(np.column_stack([_bands(deduplication, texts, exact), exact]), _least(deduplication))
+        least = np.array([1, *[NOTHING] * (deduplication.bands - 1), 1], np.uint64)
+        return np.maximum(np.column_stack([_bands(deduplication, texts, exact), exact]), least)
     return np.maximum(exact, 1)[:, None]
-
-
-def _least(near: Near) -> Hashes:
-    return np.array([1, *[NOTHING] * (near.bands - 1), 1], np.uint64)
 
 
 def words_of(text: str) -> str:

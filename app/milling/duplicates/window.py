@@ -114,7 +114,12 @@ class Window:
                 self._slices = [*self._slices[1 - SLICES :], self._open(newest.number + 1)]
                 continue
             high = min(documents, low + self._slice_size - newest.count)
-            self._make_room(newest, high - low)
+            # the disk must hold these rows: memory that is mapped to a full disk would end the process
+            wanted = -(-(newest.count + high - low) // self._block_size) * newest.rows[0].nbytes
+            if wanted > newest.allocated:
+                with blaming(self._where):
+                    os.posix_fallocate(newest.file.fileno(), newest.allocated, wanted - newest.allocated)
+                newest.allocated = wanted
             yield low, high
             low = high
 
@@ -155,11 +160,3 @@ class Window:
             raise DamagedError(f"{path} is missing, or not as long as it was: it has what was seen before")
         with blaming(self._directory):
             return path.open("r+b" if size else "w+b")
-
-    def _make_room(self, one: _Slice, documents: int) -> None:
-        """Have the disk hold so many more rows: memory that is mapped to a full disk would end the process."""
-        wanted = -(-(one.count + documents) // self._block_size) * one.rows[0].nbytes
-        if wanted > one.allocated:
-            with blaming(self._where):
-                os.posix_fallocate(one.file.fileno(), one.allocated, wanted - one.allocated)
-            one.allocated = wanted

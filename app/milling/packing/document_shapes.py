@@ -47,9 +47,7 @@ def chosen(batch: TokenBatch, choice: npt.NDArray[np.bool_]) -> TokenBatch:
     """Return the ids of the texts for which ``choice`` is true, and no failures."""
     lengths = np.diff(batch.offsets)
     bounds = np.append(0, np.cumsum(lengths[choice]))
-    if bounds[-1] == len(batch.ids):
-        return TokenBatch(batch.ids, bounds)
-    return TokenBatch(batch.ids[np.repeat(choice, lengths)], bounds)
+    return TokenBatch(batch.ids if bounds[-1] == len(batch.ids) else batch.ids[np.repeat(choice, lengths)], bounds)
 
 
 class Frame(NamedTuple):
@@ -123,7 +121,11 @@ class RowsShape(DocumentShape):
         kept = np.minimum(lengths, rows * self.step)
         owners, numbers = numbered(rows)
         sizes = np.minimum(kept[owners] - numbers * self.step, self.step)
-        tokens, row_bounds = self.frame.around(_beginnings(batch.ids, lengths, kept), np.append(0, np.cumsum(sizes)))
+        ids: npt.NDArray[np.unsignedinteger] = batch.ids
+        if not np.array_equal(kept, lengths):
+            runs = np.stack([kept, lengths - kept], axis=1).ravel()
+            ids = ids[np.repeat(np.tile([True, False], len(kept)), runs)]  # the first ``kept`` of each text
+        tokens, row_bounds = self.frame.around(ids, np.append(0, np.cumsum(sizes)))
         return GivenTokens(tokens, row_bounds[np.append(0, np.cumsum(rows))], lengths - kept)
 
 
@@ -178,18 +180,6 @@ def filtered_out(shape: DocumentShape, batch: TokenBatch) -> list[tuple[int, str
     reasons[list(batch.failed)] = ""
     found = np.flatnonzero(reasons != "")
     return list(zip(found.tolist(), reasons[found].tolist(), strict=True))
-
-
-def _beginnings(
-    ids: npt.NDArray[np.unsignedinteger], lengths: Integers, kept: Integers
-) -> npt.NDArray[np.unsignedinteger]:
-    """Return the first ``kept`` of the ids of each text."""
-    if np.array_equal(kept, lengths):
-        return ids
-    runs = np.stack([kept, lengths - kept], axis=1).ravel()
-    is_kept: npt.NDArray[np.bool_] = np.repeat(np.tile([True, False], len(kept)), runs)
-    found: npt.NDArray[np.unsignedinteger] = ids[is_kept]
-    return found
 
 
 _ENTRY: Final = np.dtype([("pieces", "<u4"), ("meta_total", "<u4"), ("rows", PIECE, 2)])

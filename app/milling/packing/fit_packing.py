@@ -17,7 +17,7 @@ of the same length.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -479,18 +479,16 @@ class Reopening:
             raise self._changed(missing[0], "is gone, or is no document of the split any more")
         if self._point.is_complete:
             return self._point
-        references, rows = self._references, self._references.rows.tolist()
-        ends = np.cumsum(references.counts).tolist()
-        blocks = [rows[end - count : end] for count, end in zip(references.counts, ends, strict=True)]
-        tokens = b"".join(self._found[offset][0] for offset, *_ in rows)
-        return replace(self._point, open_tokens=tokens, open_entry=b"".join(map(self._entry, blocks)))
-
-    def _entry(self, rows: Sequence[tuple[int, int, int, int]]) -> bytes:
-        pieces, start = [], 0
-        for offset, first, tokens, _ in rows:
-            pieces.append(Piece(start, offset, first, self._found[offset][1]))
-            start += tokens
-        return encode_entry(pieces)
+        tokens, entries, rows = [], [], iter(self._references.rows.tolist())
+        for count in self._references.counts:
+            pieces, start = [], 0
+            for offset, first, size, _ in islice(rows, count):
+                found, meta = self._found[offset]
+                tokens.append(found)
+                pieces.append(Piece(start, offset, first, meta))
+                start += size
+            entries.append(encode_entry(pieces))
+        return replace(self._point, open_tokens=b"".join(tokens), open_entry=b"".join(entries))
 
     def _changed(self, offset: int, how: str) -> SourceError:
         return SourceError(

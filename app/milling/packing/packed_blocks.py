@@ -36,7 +36,13 @@ class Stretches:
 
     def between(self, start: int, stop: int) -> "Stretches":
         """Return a view of the tokens ``[start, stop)``."""
-        return Stretches(self._between(start, stop))
+        views = []
+        for array in self._arrays:
+            if stop <= 0:
+                break
+            views.append(array[max(start, 0) : stop])
+            start, stop = start - len(array), stop - len(array)
+        return Stretches(views)
 
     def cut(self, starts: Integers, stops: Integers) -> list[memoryview]:
         """Return views of the bytes of the tokens ``[start, stop)`` of each range; none reaches over two arrays."""
@@ -49,13 +55,6 @@ class Stretches:
             owners.tolist(), ((starts - shifts) * item).tolist(), ((stops - shifts) * item).tolist(), strict=True
         )
         return [views[owner][start:stop] for owner, start, stop in places]
-
-    def _between(self, start: int, stop: int) -> Iterator[Array]:
-        for array in self._arrays:
-            if stop <= 0:
-                return
-            yield array[max(start, 0) : stop]
-            start, stop = start - len(array), stop - len(array)
 
     def tobytes(self) -> bytes:
         """Return a copy of the tokens as they are on disk."""

@@ -179,11 +179,16 @@ class NormalizedLength:
 
     def __call__(self, document: Document) -> Document:
         """Return the document itself. Raises RecordError: `NORMALIZED_TOO_LARGE`, or `TOKENIZER_FAILED`."""
-        if len(document.text) > SLICE_CHARACTERS and self._is_over(document.text):
-            raise RecordError(
-                NORMALIZED_TOO_LARGE,
-                f"normalizing makes the text longer than {self.max_bytes} bytes (max_text_bytes, or 2 MiB)",
-            )
+        text, size = document.text, 0
+        if len(text) <= SLICE_CHARACTERS:
+            return document
+        for begin in range(0, len(text), SLICE_CHARACTERS):
+            size += len(self._normalized(text[begin : begin + SLICE_CHARACTERS]).encode())
+            if size > self.max_bytes:
+                raise RecordError(
+                    NORMALIZED_TOO_LARGE,
+                    f"normalizing makes the text longer than {self.max_bytes} bytes (max_text_bytes, or 2 MiB)",
+                )
         return document
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
@@ -191,14 +196,6 @@ class NormalizedLength:
         if max(map(len, documents.texts), default=0) <= SLICE_CHARACTERS:
             return ()
         return each_alone(self, documents)
-
-    def _is_over(self, text: str) -> bool:
-        size = 0
-        for begin in range(0, len(text), SLICE_CHARACTERS):
-            size += len(self._normalized(text[begin : begin + SLICE_CHARACTERS]).encode())
-            if size > self.max_bytes:
-                return True
-        return False
 
     def _normalized(self, text: str) -> str:
         if self.normalize is None:

@@ -5,6 +5,7 @@ of these runs, so the evaluation texts themselves are not on the control topic.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -106,21 +107,15 @@ def _require(size: int) -> None:
 
 
 def _texts(content: bytes) -> Iterable[str]:
+    """Yield each line; of one that is a JSON object, all strings in it."""
     for line in content.decode("utf-8-sig").split("\n"):
+        waiting: list[Any] = [line]
         if line.lstrip().startswith("{"):
-            try:
-                yield from _strings(orjson.loads(line))
-            except orjson.JSONDecodeError:
-                yield line
-        else:
-            yield line
-
-
-def _strings(value: Any) -> Iterable[str]:
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, (list, dict)):
-            waiting.extend(reversed(list(one.values() if isinstance(one, dict) else one)))
+            with suppress(orjson.JSONDecodeError):
+                waiting = [orjson.loads(line)]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, str):
+                yield one
+            elif isinstance(one, (list, dict)):
+                waiting.extend(reversed(list(one.values() if isinstance(one, dict) else one)))

@@ -48,9 +48,6 @@ class FinewebQuality(EnglishFilter):
         lines = [line for line in text.split("\n") if line and not line.isspace()]
         if not lines:
             return Rejected("empty", "no line has text")
-        return self._by_lines(lines, len(text) - text.count("\n")) or self._by_words(text) or document
-
-    def _by_lines(self, lines: list[str], characters: int) -> Rejected | None:
         stops = tuple(TERMINAL) if self.stop_chars is None else self.stop_chars
         ratio = sum(line.endswith(stops) for line in lines) / len(lines)
         if ratio < self.line_punct_thr and not (ratio == 0 and self.line_punct_exclude_zero):
@@ -59,14 +56,11 @@ class FinewebQuality(EnglishFilter):
         ratio = sum(len(line) <= self.short_line_length for line in lines) / len(lines)
         if ratio > self.short_line_thr:
             return Rejected("short_line_ratio", f"{ratio:.4g} of lines are short, over {self.short_line_thr}")
-        ratio = repetitions(lines)[1] / characters
+        ratio = repetitions(lines)[1] / (len(text) - text.count("\n"))
         if ratio > self.char_duplicates_ratio:
             detail = f"lines that occurred before have {ratio:.4g} of characters, over {self.char_duplicates_ratio}"
             return Rejected("char_dup_ratio", detail)
-        return None
-
-    def _by_words(self, text: str) -> Rejected | None:
         ratio = share(text.count("\n"), len(english().words(text)))  # no word: one that spaCy cannot hold stands alone
         if ratio > self.new_line_ratio:
             return Rejected("list_ratio", f"{ratio:.4g} line feeds a word, over {self.new_line_ratio}")
-        return None
+        return document

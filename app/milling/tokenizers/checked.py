@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -74,7 +75,15 @@ class Spelled:
         doubtful += [number for number, text in enumerate(texts) if self._is_doubtful(text)]
         if self._may_find_special and self._reference.is_special(batch.ids):
             doubtful += [number for number, ids in enumerate(batch) if self._reference.is_special(ids)]
-        return self._replaced(batch, texts, doubtful) if doubtful else batch
+        if not doubtful:
+            return batch
+        parts, failed = list(batch), dict[int, RecordError]()
+        for number in doubtful:
+            answer = self._reference.encode([texts[number]])
+            parts[number] = answer[0]
+            if answer.failed:
+                failed[number] = answer.failed[0]
+        return batch_of(parts, failed)
 
     def _tried(self, texts: Sequence[str]) -> tuple[TokenBatch, list[int]]:
         """Return the fast encoder's ids, and the texts on which it fails by themselves; these have none."""
@@ -93,19 +102,7 @@ class Spelled:
     def _is_doubtful(self, text: str) -> bool:
         if len(text) > LONG_RUN and any(run.end() - run.start() > LONG_RUN for run in _RUNS.finditer(text)):
             return True
-        if text.isascii():
-            return False
-        return has_new_characters(text) or any(name in text for name in self._names)
-
-    def _replaced(self, batch: TokenBatch, texts: Sequence[str], numbers: Sequence[int]) -> TokenBatch:
-        parts = list(batch)
-        failed: dict[int, RecordError] = {}
-        for number in numbers:
-            answer = self._reference.encode([texts[number]])
-            parts[number] = answer[0]
-            if answer.failed:
-                failed[number] = answer.failed[0]
-        return batch_of(parts, failed)
+        return not text.isascii() and (has_new_characters(text) or any(name in text for name in self._names))
 
 
 def has_new_characters(text: str) -> bool:
@@ -142,8 +139,10 @@ class Checked:
         self.vocabulary_size = reference.vocabulary_size
         self.decode, self.token_id = reference.decode, reference.token_id
         self._fast = Spelled(fast, reference)
+        names = reference.added_tokens[:_TRIAL_TOKENS]
+        trials = ((name, f" a {name} b{name}{name}\n{name[:-1]} {name.swapcase()}x{name}") for name in names)
         try:
-            for text in (*PROBE, *_trials(reference)):  # one by one, so that none hides behind another
+            for text in (*PROBE, *chain.from_iterable(trials)):  # one by one, so that none hides behind another
                 self._compare(text, self._fast.encode([text])[0])
         except EngineError as error:
             raise SettingsError(f"{kind} does not give the ids of tokenizers: {error}") from error
@@ -205,12 +204,6 @@ def first_difference(one: npt.NDArray[np.uint32], other: npt.NDArray[np.uint32])
 
 def _shown(ids: npt.NDArray[np.uint32], at: int) -> str:
     return str(ids[at]) if at < len(ids) else "missing"
-
-
-def _trials(reference: HuggingFace) -> list[str]:
-    """Return texts with the names of added tokens in them, at their ends, and with the names slightly changed."""
-    names = reference.added_tokens[:_TRIAL_TOKENS]
-    return [text for name in names for text in (name, f" a {name} b{name}{name}\n{name[:-1]} {name.swapcase()}x{name}")]
 
 
 BATCH: Final = 256

@@ -48,7 +48,12 @@ class Gigatoken:
         self._file = json.loads(content)
         self._normalize: Callable[[str], str] | None = None
         self._ascii_is_normal = False
-        _without_additions(self._file, special)
+        # without all that is not a function of the text: the library would apply some of it
+        added = self._file.get("added_tokens") or []
+        self._file["added_tokens"] = [token for token in added if special != TEXT or not token.get("special")]
+        self._file |= {"post_processor": None, "truncation": None, "padding": None}
+        if "dropout" in self._file.get("model", {}):
+            self._file["model"]["dropout"] = None
         _refuse_ignored(self._file)
         if self._is_unicode_form():
             self._normalize_first()  # the library's tables are of another Unicode version than the reference's
@@ -78,16 +83,13 @@ class Gigatoken:
             self._bound_cache(characters)
             try:
                 with _LIBRARY:
-                    return self._ids(data, characters)
+                    if characters <= SINGLY_CHARACTERS:
+                        return batch_of([self._tokenizer.encode(text) for text in data])
+                    views = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
+                    return TokenBatch(np.asarray(views.content.data), np.asarray(views.offsets.data))
             except PanicError:
                 self._tokenizer = self._load()  # the state of the other one after a panic is unknown
                 raise
-
-    def _ids(self, data: list[str], characters: int) -> TokenBatch:
-        if characters <= SINGLY_CHARACTERS:
-            return batch_of([self._tokenizer.encode(text) for text in data])
-        layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
-        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
 
     def _is_unicode_form(self) -> bool:
         parts = parts_of(self._file, "normalizer")
@@ -116,15 +118,6 @@ class Gigatoken:
             del self._tokenizer  # before the next one is there
             self._tokenizer = self._load()
             self._size = _process_bytes()
-
-
-def _without_additions(file: dict[str, Any], special: SpecialTokens) -> None:
-    """Take out of a ``tokenizer.json`` all that is not a function of the text: the library would apply some of it."""
-    added = file.get("added_tokens") or []
-    file["added_tokens"] = [token for token in added if special != TEXT or not token.get("special")]
-    file["post_processor"] = file["truncation"] = file["padding"] = None
-    if "dropout" in file.get("model", {}):
-        file["model"]["dropout"] = None
 
 
 def _refuse_ignored(file: dict[str, Any]) -> None:

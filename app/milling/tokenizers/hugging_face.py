@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, __version__
 
 from tokenmill.errors import RecordError, SettingsError
 
+from ..document_columns import divide
 from ..foreign_code import NativeCode, shown_error
 from . import older_library
 from .protocol import PROBE, TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch, batch_of, joined
@@ -35,15 +36,13 @@ class Library:
     def __init__(self, content: str, special: SpecialTokens = TEXT) -> None:
         self._special_is_text = special == TEXT
         with _LIBRARY:
-            self._tokenizer = self._load(content)
-
-    def _load(self, content: str) -> Any:
-        if older_library.INSTALLED:
-            return older_library.load(content, special_is_text=self._special_is_text)
-        with NamedTemporaryFile("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            return Tokenizer.from_file(file.name)
+            if older_library.INSTALLED:
+                self._tokenizer: Any = older_library.load(content, special_is_text=self._special_is_text)
+                return
+            with NamedTemporaryFile("w", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                self._tokenizer = Tokenizer.from_file(file.name)
 
     def encode(self, texts: Sequence[str], *, around: bool = False) -> list[npt.NDArray[np.uint32]]:
         """Return the ids of each text; ``around``: with those that the post-processor adds."""
@@ -168,10 +167,10 @@ class HuggingFace:
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `milling.tokenizers.Engine`."""
-        batches = []
-        for part in _parts(texts):
-            with _LONG_TEXT if len(part[0]) > _CALL_CHARACTERS else nullcontext():
-                batches.append(self._encode_part(part))
+        lengths, batches = np.fromiter(map(len, texts), np.int64, len(texts)), []
+        for low, high in divide(lengths, items=len(texts), room=_CALL_CHARACTERS):
+            with _LONG_TEXT if lengths[low] > _CALL_CHARACTERS else nullcontext():
+                batches.append(self._encode_part(list(texts[low:high])))
         return joined(batches)
 
     def _encode_part(self, texts: list[str]) -> TokenBatch:
@@ -220,19 +219,6 @@ class HuggingFace:
         """Return the id of a token, added or not; None where there is none of this name."""
         number = self._added.get(token)  # a dictionary of all would take tens of megabytes, for rare questions
         return model_ids(json.loads(self._content)).get(token) if number is None else number
-
-
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    part: list[str] = []
-    size = 0
-    for text in texts:
-        if part and size + len(text) > _CALL_CHARACTERS:
-            yield part
-            part, size = [], 0
-        part.append(text)
-        size += len(text)
-    if part:
-        yield part
 
 
 HARMLESS: Final = frozenset({"ByteLevel", "Lowercase", "Prepend", "Strip", "StripAccents"})

@@ -61,8 +61,7 @@ class TokenBatch:
         return TokenBatch(self.ids[first:last], self.offsets[low : high + 1] - first, failed)
 
     def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
-        bounds = self.offsets.tolist()
-        return (self.ids[low:high] for low, high in pairwise(bounds))
+        return (self.ids[low:high] for low, high in pairwise(self.offsets.tolist()))
 
 
 def batch_of(parts: Sequence[npt.NDArray[np.uint32]], failed: Mapping[int, RecordError] = NO_FAILURES) -> TokenBatch:

@@ -174,7 +174,13 @@ def _found_beside(name: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _place(name: str) -> Path:
     if name.startswith(HUB):
-        return _pinned(name)
+        model, at, revision = name.removeprefix(HUB).partition("@")
+        if not _is_hub_name(model) or (at and not revision):
+            raise SettingsError(
+                f'tokenizer = "{name}": write hf://owner/model@revision, with a commit, tag or branch, or '
+                "hf://owner/model"
+            )
+        return _fetch(name, model, revision or None)
     path = Path(name).expanduser()
     if path.is_dir() and name:
         if not (path / FILE_NAME).is_file():
@@ -193,15 +199,6 @@ def _place(name: str) -> Path:
             'a name on the hub, or "bytes"'
         )
     return _fetch(name, name)
-
-
-def _pinned(name: str) -> Path:
-    model, at, revision = name.removeprefix(HUB).partition("@")
-    if not _is_hub_name(model) or (at and not revision):
-        raise SettingsError(
-            f'tokenizer = "{name}": write hf://owner/model@revision, with a commit, tag or branch, or hf://owner/model'
-        )
-    return _fetch(name, model, revision or None)
 
 
 def _is_hub_name(name: str) -> bool:
@@ -232,10 +229,6 @@ def _fetch(name: str, model: str, revision: str | None = None) -> Path:
             with suppress(Exception):  # many models have not all of these; a hub that is away has been named
                 hf_hub_download(model, file, revision=path.parent.name, endpoint=os.environ.get("HF_ENDPOINT"))
     return path
-
-
-_SEQUENCES: Final = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-"""The keys under which a sequence holds its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +263,8 @@ class Description:
 
 def parts_of(file: Mapping[str, Any], name: Literal["normalizer", "pre_tokenizer"]) -> list[dict[str, Any]]:
     """Return the parts, one after the other, of a ``tokenizer.json``'s normalizer or pre-tokenizer."""
-    part = file.get(name)
-    return list(part.get(_SEQUENCES[name], [part])) if part else []
+    part, in_sequence = file.get(name), "normalizers" if name == "normalizer" else "pretokenizers"
+    return list(part.get(in_sequence, [part])) if part else []
 
 
 def model_ids(file: Mapping[str, Any]) -> Mapping[str, int]:
