@@ -109,6 +109,9 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
     info = read_stream(store, stream)
     numbers = partitions_in(store, stream)
     eras, live = _eras(store, stream)
+    there = (stream_directory(store, stream) / TOKENIZER_FILE).exists()
+    names = ("tokenizer_sha256", "vocabulary_size", "end_of_document", "dtype")
+    tokenizer = {"file": TOKENIZER_FILE if there else None, **{name: info.recipe.get(name) for name in names}}
     facts = DataSetFacts(
         info=info,
         live=live,
@@ -116,7 +119,7 @@ def store_facts(store: Path, stream: str, *, with_sha256: bool) -> DataSetFacts:
         splits=_splits(store, info),
         eras=eras,
         segments=[one for number in numbers for one in _segments(store, info, number, with_sha256=with_sha256)],
-        tokenizer=_tokenizer(store, info),
+        tokenizer=tokenizer,
         packed=StoredPack.find(store, stream),
     )
     facts.unknown |= {
@@ -191,12 +194,6 @@ def _splits(store: Path, info: StreamInfo) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _tokenizer(store: Path, info: StreamInfo) -> dict[str, Any]:
-    there = (stream_directory(store, info.name) / TOKENIZER_FILE).exists()
-    names = ("tokenizer_sha256", "vocabulary_size", "end_of_document", "dtype")
-    return {"file": TOKENIZER_FILE if there else None, **{name: info.recipe.get(name) for name in names}}
-
-
 async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> None:
     """Add what the brokers tell; None asks no broker. What they do not tell is unknown, with the reason."""
     told = ("counts", "retention", "languages", "last_record_time", "produced")
@@ -229,8 +226,7 @@ async def add_broker_facts(facts: DataSetFacts, settings: Settings | None) -> No
 def _add(facts: DataSetFacts, chains: Sequence[ChainLedger], whole: ChainLedger) -> None:
     by_partition = {chain.partition: chain for chain in chains}
     for one in facts.partitions:
-        chain = by_partition.get(one["partition"])
-        if chain is not None:
+        if (chain := by_partition.get(one["partition"])) is not None:
             one |= {
                 "counted_to_offset": chain.offset,
                 "last_record_time": chain.last_record_ms,
@@ -251,12 +247,11 @@ def _source(seen: KnownSource) -> dict[str, Any]:
 
 
 def _run(name: str, run: RunStart) -> dict[str, Any]:
-    ends = run.run_end.ends if run.run_end is not None else None
     return {
         "run": name,
         "begun": run.started_ms,
         "offsets": list(run.offsets.values()),
-        "ends": None if ends is None else list(ends.values()),
+        "ends": None if run.run_end is None else list(run.run_end.ends.values()),
         "sources": list(map(_source, run.sources)),
     }
 
@@ -269,12 +264,17 @@ CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
 
 def croissant(facts: DataSetFacts) -> dict[str, Any]:
     """Return the JSON-LD of a stream whose segments have SHA-256s; the files' descriptions say how they are read."""
+    unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
     told: dict[str, Any] = {
         "@context": json.loads(CONTEXT.read_bytes()),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": facts.info.name,
-        "description": _description(facts),
+        "description": (
+            f"Token blocks of the split {facts.info.recipe.get('split')!r} of {facts.origin}: {facts.blocks:,} blocks "
+            f"of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with the recipe "
+            f"{facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
+        ),
         "version": VERSION,
         "isLiveDataset": facts.live,
         "prov:wasDerivedFrom": list(_derived_from(facts)),
@@ -305,15 +305,6 @@ def _derived_from(facts: DataSetFacts) -> Iterator[dict[str, str]]:
             yield {"@id": f"kafka:{one['topic']}/{one['partition']}", "sc:description": text}
     for one in (source for run in facts.files or () if facts.packed for source in run["sources"]):
         yield {"@id": one["name"], "sc:description": f"{one['bytes']} bytes, xxh3 {one['digest'] or 'not known'}"}
-
-
-def _description(facts: DataSetFacts) -> str:
-    unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
-    return (
-        f"Token blocks of the split {facts.info.recipe.get('split')!r} of {facts.origin}: "
-        f"{facts.blocks:,} blocks of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with "
-        f"the recipe {facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
-    )
 
 
 def _file(segment: Mapping[str, Any], info: StreamInfo) -> dict[str, Any]:
@@ -392,8 +383,7 @@ def _values(title: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    found = [[_cell(row.get(column)) for column in columns] for row in rows]
-    if found:
+    if found := [[_cell(row.get(column)) for column in columns] for row in rows]:
         yield from ("", f"## {title}", "", f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}")
         yield from (f"| {' | '.join(row)} |" for row in found)
 

@@ -161,11 +161,9 @@ async def resend(
             if not dry_run:
                 was = found.place  # where a record goes back to, if it was anywhere
                 partition = was.partition if isinstance(was, RecordPlace) else letter_partition(was, partitions)
-                note_partition = letter_partition(was, note_partitions)
-                await to_the_end(_send(client, found, value, partition, note_partition))
+                await to_the_end(_send(client, found, value, partition, letter_partition(was, note_partitions)))
             progress()
-    missing = set(request.places) - seen
-    if missing:
+    if missing := set(request.places) - seen:
         raise _none_of(min(missing, key=str))
     if request.places and done.without_value:
         name = str(min(request.places, key=str))
@@ -178,8 +176,7 @@ async def _send(
 ) -> None:
     """Send a record back, and note that: a cancellation between them would have it sent once more."""
     raw_topic, place = letter.place.topic, str(letter.place).encode(errors="replace")
-    headers = [header for header in letter.headers if header[0] != RESENT]
-    headers.append((RESENT, place))
+    headers = [*(header for header in letter.headers if header[0] != RESENT), (RESENT, place)]
     key = letter.key if letter.whole_key is None else None
     with sending_to(raw_topic):
         await client.send_and_wait(raw_topic, value, key, partition, headers=headers)
@@ -230,9 +227,8 @@ async def skip_schema(settings: Settings, raw_topic: str, number: int, partition
                 continue
             cursors = {s.stream.name: await _published(client, s, place) for s in found}
             low = max(first, min(cursor.next_offset if cursor is not None else 0 for cursor in cursors.values()))
-            named = [
-                r.offset async for r in read_range(client, where, low, end) if schema_number(r.value or b"") == number
-            ]
+            records = read_range(client, where, low, end)
+            named = [record.offset async for record in records if schema_number(record.value or b"") == number]
             for streams in _mills(found):
                 past = [cursor for s in streams if (cursor := cursors[s.stream.name]) is not None]
                 skipped = frozenset.intersection(*(frozenset(s.control.skips.get(place, ())) for s in streams))
@@ -256,8 +252,7 @@ def _mills(found: Sequence[Settled]) -> list[list[Settled]]:
 async def _ask(settings: Settings, streams: Sequence[Settled], partition: int, wanted: Sequence[int]) -> None:
     for settled in streams:
         there = settled.control.skips.get(partition, ())
-        requests = [skip_request_record(partition, offset) for offset in wanted if offset not in there]
-        if requests:
+        if requests := [skip_request_record(partition, offset) for offset in wanted if offset not in there]:
             await write_control(settings, settled.stream.control_topic, requests)
 
 

@@ -7,7 +7,7 @@ written, and takes its place, is in docs/format.md ("Checking and repairing").
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -67,8 +67,7 @@ def store_donor(store: Path, info: StreamInfo, partition: int) -> Donor:
             f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
             "store of the same stream"
         )
-    directory = partition_directory(store, info.name, partition)
-    reader = PartitionReader(directory, theirs, partition, on_damage="skip")
+    reader = PartitionReader(partition_directory(store, info.name, partition), theirs, partition, on_damage="skip")
 
     def give(first: int, end: int) -> Iterator[Given]:
         for number in range(max(first, reader.first_block), min(end, reader.blocks)):
@@ -128,8 +127,7 @@ def salvage(
 def _rows(paths: SegmentPaths, info: StreamInfo, partition: int) -> tuple[Rows, bytes | None]:
     """Return the rows that index or commit log prove, and the hash before them where a sealed segment has it."""
     with suppress(DamagedError):  # the commit log is asked next
-        manifest = load_manifest(paths, info, partition)
-        if manifest is not None:
+        if (manifest := load_manifest(paths, info, partition)) is not None:
             return sealing.load_index(paths, manifest), bytes.fromhex(manifest.chain_before)
     return _scan(paths, info).rows, None
 
@@ -252,17 +250,10 @@ def link_aside(path: Path) -> Path:
 
 
 def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain: bytes) -> Rows:
-    chains = []
-    for block in blocks:
-        chain = next_hash(chain, block.tokens, block.entry)
-        chains.append(chain)
-    segment = sealing.OpenSegment(paths, info, NO_ROWS, 0)
-    try:
-        tokens = memoryview(b"".join(block.tokens for block in blocks))
-        segment.append(tokens, [block.entry for block in blocks], chains, sealing.UNKNOWN)
+    tokens, entries = b"".join(block.tokens for block in blocks), [block.entry for block in blocks]
+    with closing(sealing.OpenSegment(paths, info, NO_ROWS, 0)) as segment:
+        segment.append(memoryview(tokens), entries, roll(chain, tokens, entries), sealing.UNKNOWN)
         segment.commit()
-    finally:
-        segment.close()
     return segment.rows
 
 
@@ -340,8 +331,7 @@ def _examine_segment(
     paths: SegmentPaths, info: StreamInfo, partition: int, before: bytes | None, wanted: int, *, last: bool, whole: bool
 ) -> bytes | None:
     """Return the chain hash after a segment; ``wanted`` blocks must be there if ``whole``, or if its log is torn."""
-    manifest = load_manifest(paths, info, partition)
-    if manifest is not None:
+    if (manifest := load_manifest(paths, info, partition)) is not None:
         if before is not None and manifest.chain_before != before.hex():
             raise damaged(paths.manifest, "it does not continue the chain before it")
         rows = sealing.load_index(paths, manifest)
@@ -391,8 +381,7 @@ class _Repair:
     def repair(self, damage: Repaired) -> Repaired:
         paths = SegmentPaths(self.directory, damage.first)
         if damage.first % self.info.segment_blocks:
-            kept = [put_aside(path) for path in paths.all if path.exists()]
-            return replace(damage, kept=kept)
+            return replace(damage, kept=[put_aside(path) for path in paths.all if path.exists()])
         found = self._salvage(paths)
         blocks, lost = _gather(paths.first, found, self.donor)
         if lost:
@@ -441,8 +430,7 @@ def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list
     offers: dict[int, list[Given]] = {}
     for given in donor(missing[0], missing[-1] + 1) if missing else ():
         offers.setdefault(given.number, []).append(given)
-    lost = [number for number in missing if number not in offers]
-    if lost:
+    if lost := [number for number in missing if number not in offers]:
         return [], _runs(lost)
     chain = found.chain_before
     blocks = []
@@ -529,8 +517,7 @@ class TopicDonor:
             except DamagedError as error:  # another writer's message: what is wanted may be anywhere
                 log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)
-            lacks = len({block.number for block in found}) < end - first
-            if lacks and low > span[0]:  # written again, below what the search looked at
+            if low > span[0] and len({block.number for block in found}) < end - first:  # written again, below `low`
                 found = await self._collect(client, span, first, end)
             return found
 
@@ -553,9 +540,8 @@ class TopicDonor:
         if len(message.tokens) != message.count * size:
             return []
         *before, after = message.before, *roll(message.before, message.tokens, message.entries)
-        numbers, places = count(message.first), range(0, len(message.tokens), size)
-        tokens = (bytes(message.tokens[at : at + size]) for at in places)
-        given = map(Given, numbers, tokens, message.entries, before)
+        tokens = (bytes(message.tokens[at : at + size]) for at in range(0, len(message.tokens), size))
+        given = map(Given, count(message.first), tokens, message.entries, before)
         return list(given) if after == message.after else []
 
 

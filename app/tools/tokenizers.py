@@ -7,7 +7,7 @@ report names the parts of a tokenizer, the engine, speeds, and whether the engin
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -45,8 +45,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int) -> Tokenizer:
         ) from error
     if vocabulary_size <= _ALPHABET:
         raise SettingsError(f"a vocabulary of {vocabulary_size} cannot hold the 256 bytes: ask for 257 or more")
-    sample = _spread_sample(texts, LEARNT_BYTES)
-    if not sample:
+    if not (sample := _spread_sample(texts, LEARNT_BYTES)):
         raise InputError("there is no text to train a tokenizer on: name files that have some")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -67,9 +66,9 @@ def _spread_sample(texts: Iterable[str], limit: int) -> list[str]:
     Never holds more than ``limit`` bytes and one piece: when they are over, every second one is dropped.
     """
     kept: list[tuple[int, str]] = []
-    size = 0
-    step = 1
-    for index, piece in enumerate(_pieces(texts)):
+    size, step = 0, 1
+    pieces = (text[at : at + _PIECE_CHARACTERS] for text in texts for at in range(0, len(text), _PIECE_CHARACTERS))
+    for index, piece in enumerate(pieces):
         if index % step:
             continue
         kept.append((length := len(piece.encode(errors="replace")), piece))
@@ -79,12 +78,6 @@ def _spread_sample(texts: Iterable[str], limit: int) -> list[str]:
             step *= 2
             size = sum(length for length, _ in kept)
     return [piece for _, piece in kept]
-
-
-def _pieces(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        for start in range(0, len(text), _PIECE_CHARACTERS):
-            yield text[start : start + _PIECE_CHARACTERS]
 
 
 SAMPLE_BYTES: Final = 16 * 1024 * 1024

@@ -141,8 +141,7 @@ class Trial:
 
     def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
         """Try the values of consecutive records, with where each comes from. Raises EngineError or PanicError."""
-        first = self._records
-        fetch = RecordColumns.of([Record(first + at, -1, None, value) for at, value in enumerate(values)])
+        fetch = RecordColumns.of([Record(at, -1, None, value) for at, value in enumerate(values, self._records)])
         for low, high in fetch.parts():
             with _TRYING:
                 self._try_part(fetch.part(low, high), places[low:high])
@@ -187,21 +186,24 @@ class Trial:
         self._judge(columns)
         left_out = [outcome for _, outcome in columns.others]
         for step in self._steps:
-            self._count_dropped(*step.taken_dropped())
+            self._count_dropped(step.taken_dropped())
         for recipe in self._recipes:
-            kept = columns.kept[recipe.split]
-            began = perf_counter()
+            split = recipe.split
+            kept, began = columns.kept[split], perf_counter()
             tokens = self._encode(kept.documents.texts)
             self._tokenizing += perf_counter() - began
-            shape, totals = document_shape(recipe), self._totals[recipe.split]
+            shape, totals = document_shape(recipe), self._totals[split]
             outcomes = ChainOutcomes.of(recipe, part, columns, kept, tokens, shape=shape)
             outcomes.count(totals, 0, len(part.records))
-            if recipe.split in self._packings:
-                totals.packing.update(self._packings[recipe.split].add(outcomes.documents).counted)
+            if split in self._packings:
+                totals.packing.update(self._packings[split].add(outcomes.documents).counted)
             filtered = dict(filtered_out(shape, tokens))
-            left_out += self._behind_steps(part, recipe.split, kept, tokens, filtered)
+            # What tokenizer or packing filtered out, or the tokenizer fails on.
+            records = {at: part.records[int(kept.indices[at])] for at in (*filtered, *tokens.failed)}
+            left_out += [Outcome(records[at], Kind.FILTERED, split, why, DETAILS[why]) for at, why in filtered.items()]
+            left_out += [self._stages.refused(records[at], split, error) for at, error in tokens.failed.items()]
             self._show_kept(recipe, kept, tokens, places, filtered)
-            self._show_changed(columns, recipe.split, places)
+            self._show_changed(columns, split, places)
         for outcome in left_out:
             if outcome.split not in self._totals:
                 continue
@@ -222,27 +224,19 @@ class Trial:
         self._stages.seen.clear()
         self._stages.seen.update((offset, one) for offset, one in zip(offsets, told, strict=True) if one is not None)
         columns.filter_seen(self._stages)
-        dropped = [(one.reason, text) for one, text in zip(told, texts, strict=True) if one is not None]
-        self._count_dropped([reason for reason, _ in dropped], [text for _, text in dropped])
+        self._count_dropped([(one.reason, text) for one, text in zip(told, texts, strict=True) if one is not None])
 
-    def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
+    def _count_dropped(self, dropped: Sequence[tuple[str, str]]) -> None:
+        """Count the tokens of texts, by the reason that comes with each."""
         around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)
-        lengths = np.diff(self._encode(texts).offsets).tolist()
-        for reason, length in zip(reasons, lengths, strict=True):
+        lengths = np.diff(self._encode([text for _, text in dropped]).offsets).tolist()
+        for (reason, _), length in zip(dropped, lengths, strict=True):
             self._dropped_tokens[reason] += length + around if length else 0
 
     def _encode(self, texts: Sequence[str]) -> TokenBatch:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
         return joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
-
-    def _behind_steps(
-        self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch, filtered: Mapping[int, str]
-    ) -> list[Outcome]:
-        """Return the outcomes of documents that tokenizer or packing filtered out, or the tokenizer fails on."""
-        records = {at: part.records[int(kept.indices[at])] for at in (*filtered, *tokens.failed)}
-        found = [Outcome(records[at], Kind.FILTERED, split, why, DETAILS[why]) for at, why in filtered.items()]
-        return found + [self._stages.refused(records[at], split, error) for at, error in tokens.failed.items()]
 
     def _show_changed(self, columns: OutcomeColumns, split: str, places: Sequence[str]) -> None:
         passage = columns.passages.get(split)
@@ -298,9 +292,8 @@ class _Candidate:
             before, after = where_they_differ(passed[self._step].text, passed[self._step + 1].text)
             return TriedDocument(self._place, "", before, after)
         detail = again.detail if again.reason == held.reason else held.detail
-        if passed:
-            return TriedDocument(self._place, detail, beginning_of(passed[-1].text))
-        return TriedDocument(self._place, detail, beginning_of((held.record.value or b"").decode(errors="replace")))
+        text = passed[-1].text if passed else (held.record.value or b"").decode(errors="replace")
+        return TriedDocument(self._place, detail, beginning_of(text))
 
 
 class _WatchedStep:
@@ -308,8 +301,7 @@ class _WatchedStep:
 
     def __init__(self, step: Step, label: str) -> None:
         self._step, self._label = step, label
-        self._reasons: list[str] = []
-        self._texts: list[str] = []
+        self._dropped: list[tuple[str, str]] = []
         self.seconds = 0.0
 
     @property
@@ -330,13 +322,11 @@ class _WatchedStep:
         self.seconds += perf_counter() - began
         for at, answer in answers:
             if isinstance(answer, Rejected):
-                self._reasons.append(counting_key(self._label, answer.reason))
-                self._texts.append(documents.texts[at])
+                self._dropped.append((counting_key(self._label, answer.reason), documents.texts[at]))
         return answers
 
-    def taken_dropped(self) -> tuple[list[str], list[str]]:
-        found = self._reasons, self._texts
-        self._reasons, self._texts = [], []
+    def taken_dropped(self) -> list[tuple[str, str]]:
+        found, self._dropped = self._dropped, []
         return found
 
 
@@ -364,12 +354,11 @@ class TrialProgress(PassedOver):
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        refused = [{"place": one.where, "detail": one.why} for one in self.examples]
         return {
             "sources": self.sources,
             "seconds": round(self.seconds, 3),
             **{name: getattr(self, name) for name in COUNTED},
-            "refusals": refused,
+            "refusals": [{"place": one.where, "detail": one.why} for one in self.examples],
         }
 
 
@@ -386,10 +375,9 @@ def trial_settings(settings: Settings, topic: str, profile: str | None = None) -
     values: dict[str, Any] = {name: getattr(own, name) for name in type(own).model_fields}
     if profile is not None:
         if profile not in PROFILES:
-            known = ", ".join(PROFILES)
             raise SettingsError(
-                f"--profile {profile}: there is no such profile{nearest(profile, PROFILES)}; there are {known}. "
-                "--steps takes steps and several profiles"
+                f"--profile {profile}: there is no such profile{nearest(profile, PROFILES)}; there are "
+                f"{', '.join(PROFILES)}. --steps takes steps and several profiles"
             )
         values["steps"] = PROFILES[profile].steps
     values |= {} if own.tokenizer else {"tokenizer": RAW_BYTES}
