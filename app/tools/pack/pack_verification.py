@@ -51,8 +51,7 @@ async def verify_pack(
     topic_plan = await asyncio.to_thread(plan_pack, settings, plan.raw_topic, plan.partitions)
     own = settings.for_topic(plan.raw_topic)
     files = PackFiles(pack_directory(settings.store.absolute(), plan.raw_topic, own.stream_suffix))
-    run = files.read_run()
-    if run is None:
+    if (run := files.read_run()) is None:
         raise StoreError(
             f"{settings.store} holds nothing that was packed for {plan.raw_topic}: check --store and --topic"
         )
@@ -118,8 +117,7 @@ def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int],
     log, stream = EraLog(genesis.recipe.fingerprint), genesis.stream
 
     def differs(text: str, era: int) -> EraResult:
-        known = VerifyDifference("store", "damaged", stream, None, text, era=era)
-        return EraResult(stream, differences=[known])
+        return EraResult(stream, differences=[VerifyDifference("store", "damaged", stream, None, text, era=era)])
 
     held = StoreEras.look(settings.store, stream)
     if held is not None and held.damage is not None:
@@ -151,8 +149,7 @@ class _VerifiedChain:
         self.result = ChainResult(
             genesis.stream, partition, genesis.recipe.raw_topic, (0, 0), (0, 0), store_blocks=(mark.first, mark.end)
         )
-        info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-        self._side = StoreSide(task.store, info, self.result, mark)
+        self._side = StoreSide(task.store, StreamInfo.from_genesis(genesis, genesis.segment_blocks), self.result, mark)
         carry = task.files.read_partition(partition).carries.get(genesis.recipe.split)
         self._packed = carry.cursor.block if carry is not None else 0
 
@@ -180,8 +177,7 @@ class PartitionVerifier:
         self._chains = [_VerifiedChain(task, genesis, partition) for genesis in task.geneses]
         self.mill = PartitionMill(stages, [chain.mill for chain in self._chains])
         self._reference = replace(stages, engine=reference_of(stages.engine))
-        place = f"{task.geneses[0].recipe.raw_topic}/{partition}"
-        self._sampler = Sampler(task.sample or ReferenceSample(0), place)
+        self._sampler = Sampler(task.sample or ReferenceSample(0), f"{task.geneses[0].recipe.raw_topic}/{partition}")
 
     def take(self, records: Sequence[SourceRecord], _: Looked | None = None) -> None:
         """Mill and compare consecutive records."""

@@ -144,8 +144,7 @@ class PackFiles:
 
     def write_run(self, run: PackRun) -> None:
         """Write the run."""
-        values = asdict(run) | {"sources": [[utf8(seen.name), *seen[1:]] for seen in run.sources]}
-        self._write(RUN_FILE, values)
+        self._write(RUN_FILE, asdict(run) | {"sources": [[utf8(seen.name), *seen[1:]] for seen in run.sources]})
 
     def read_position(self) -> PackPosition | None:
         """Return the position; None where there is none yet. Raises as `read_run`."""
@@ -233,11 +232,9 @@ class LetterFile:
 
 def letter_of(outcome: Outcome, topic: str, partition: int) -> DeadLetter:
     """Return the letter of a record that is no document, or was filtered out."""
-    record = outcome.record
+    record, why = outcome.record, (outcome.reason, outcome.exception, outcome.detail)
     place = RecordPlace(topic, partition, record.offset)
-    return DeadLetter(
-        place, record.timestamp, outcome.reason, outcome.exception, outcome.detail, record.key, record.value, ()
-    )
+    return DeadLetter(place, record.timestamp, *why, record.key, record.value, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +342,7 @@ def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:
 
 
 def _carry_of(chain: ChainMill) -> Message:
-    carry = chain.carry(chain.next_offset, by_value=True)
-    if carry is None:
+    if (carry := chain.carry(chain.next_offset, by_value=True)) is None:
         raise ValueError("a chain is in the middle of a document after a feed")
     return carry
 
@@ -426,7 +422,6 @@ class PackedEras:
     def _extent(self, reader: PartitionReader | None, partition: int, block: int) -> Extent:
         if reader is None or not block:
             return Extent(0, genesis_hash(self.genesis.recipe.fingerprint, partition))
-        chain = reader.chain_before(block)
-        if chain is None:
+        if (chain := reader.chain_before(block)) is None:
             raise DamagedError(f"{self.genesis.stream} partition {partition} no longer holds block {block - 1}")
         return Extent(block, chain)

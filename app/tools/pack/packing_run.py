@@ -38,16 +38,7 @@ from ..produce.producing import partition_of
 from ..produce.sending import COUNTED, REASON, Acknowledged, Progress, ReadingPlan, Summary, reporting
 from . import packed_partition
 from .mill_processes import DocumentBatch, Ends, Judging, Millers, MillTask, batch_of, joined
-from .packed_partition import (
-    DEAD,
-    SOURCE_LETTERS,
-    LetterFile,
-    PackedEras,
-    PackFiles,
-    PackPosition,
-    PackRun,
-    PartitionPacker,
-)
+from .packed_partition import DEAD, SOURCE_LETTERS, LetterFile, PackedEras, PackFiles, PackPosition, PackRun
 from .parted_sources import parted
 
 COMMIT_SECONDS: Final = 5.0
@@ -126,7 +117,10 @@ async def pack(
         fresh = PackRun(identity, plan.partitions, first_offset, _newest(sources), seen)
         _forget_nothing(store, files, raw_topic)
         run = await asyncio.to_thread(_begin_run, store, files, topic_plan, sources, fresh)
-        geneses = _bring_streams(store, topic_plan, plan.partitions, own.segment_blocks)
+        geneses = []
+        for wanted in geneses_of(topic_plan, plan.partitions, own.segment_blocks):
+            held = store.add_stream(StreamInfo.from_genesis(wanted, own.segment_blocks), topic_plan.tokenizer.content)
+            geneses.append(Genesis.from_dict(held.values["genesis"]))
         eras = {}
         for genesis in geneses:
             writer = stack.enter_context(EraWriter.open(store, genesis.stream))
@@ -173,7 +167,7 @@ def mill_task(
         files,
         settings.tokenizer_threads,
         settings.rejects == "topic",
-        PartitionPacker,
+        packed_partition.PartitionPacker,
     )
 
 
@@ -404,10 +398,8 @@ class Dealer:
                 dealt[partition].documents += 1
                 dealt[partition].bytes += size
             if waiting >= room:
-                await (self._deal(partition) if self.judging is None else self._deal_round(self.judging))
-
-    async def _deal(self, partition: int) -> None:
-        await self.millers.mill(*self._taken(partition))
+                mill, judging = self.millers.mill, self.judging
+                await (mill(*self._taken(partition)) if judging is None else self._deal_round(judging))
 
     def _taken(self, partition: int) -> tuple[DocumentBatch, int]:
         items, size = self._open.pop(partition), self._open_bytes.pop(partition)
@@ -426,7 +418,7 @@ class Dealer:
             await self._deal_round(self.judging)
             await self.judging.settle()
         for partition in list(self._open):
-            await self._deal(partition)
+            await self.millers.mill(*self._taken(partition))
 
     async def flush(self) -> None:
         """Fill the open blocks of all partitions with padding, as `tokenmill flush` does."""
@@ -445,15 +437,6 @@ def geneses_of(plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list
     return [Genesis(stream.name, recipe, starts, segment_blocks, versions) for stream, recipe in plan.recipes.items()]
 
 
-def _bring_streams(store: Store, plan: RawTopicPlan, partitions: int, segment_blocks: int) -> list[Genesis]:
-    found = []
-    for genesis in geneses_of(plan, partitions, segment_blocks):
-        info = StreamInfo.from_genesis(genesis, segment_blocks)
-        held = store.add_stream(info, plan.tokenizer.content)
-        found.append(Genesis.from_dict(held.values["genesis"]))
-    return found
-
-
 def held_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
     """Return the recipe of the first of a raw topic's streams that the store holds; None where it holds none."""
     held = streams_in(settings.store)
@@ -467,8 +450,7 @@ def _begin_run(
     store: Store, files: PackFiles, topic_plan: RawTopicPlan, sources: Sequence[DocumentSource], fresh: PackRun
 ) -> PackRun:
     """Return the run that this call continues, or one that it begins, which is noted on return. Raises as `pack`."""
-    known = files.read_run()
-    if known is None:
+    if (known := files.read_run()) is None:
         for stream in topic_plan.recipes:
             if stream.name in streams_in(store.path):
                 raise StoreError(

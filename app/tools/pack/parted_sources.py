@@ -187,8 +187,7 @@ class PartedSource(FileSource):
             if length == _ELSEWHERE:
                 yield before + number, end, next(others)
             else:
-                slice_ = FileSlice(self.path, self.root, begin, length)
-                value = cast("bytes", slice_)  # dealing does not look into it
+                value = cast("bytes", FileSlice(self.path, self.root, begin, length))  # dealing does not look into it
                 yield before + number, end, Item(value, "", next(keys, None), needs_id=bool(needs_id))
 
 
