@@ -47,7 +47,6 @@ ADDED: Final = (
 """What a run counts that is the sum of its lanes'."""
 PART_BYTES: Final = 64 << 20
 """Least bytes of a part, but for the last one of a file; another number would be other parts, and so another run."""
-PIECE_BYTES: Final = 1 << 20
 
 
 class PartBounds(NamedTuple):
@@ -95,7 +94,7 @@ class FilePart:
                 if self.whole.kind in TABLES:
                     content.update(file.read(min(begin, 1 << 20)))  # which names the columns
                 file.seek(begin)
-                while begin < end and (piece := file.read(min(PIECE_BYTES, end - begin))):
+                while begin < end and (piece := file.read(min(1 << 20, end - begin))):
                     content.update(piece)
                     begin += len(piece)
         except OSError as error:
@@ -338,6 +337,5 @@ def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
             "--dask: an address has a password, and would pass through the cluster's scheduler: leave it out"
         )
     whole = {"--rate": plan.rate, "--limit": plan.limit, "--shuffle-buffer": plan.shuffle}
-    given = [name for name, value in whole.items() if value]
-    if given:
+    if given := [name for name, value in whole.items() if value]:
         raise InputError(f"--dask sends in lanes beside each other: leave out {', '.join(given)}")

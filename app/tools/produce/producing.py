@@ -117,8 +117,7 @@ class Resuming:
     ) -> _NextPart:
         before = run_notes.NOTHING_BEFORE if earlier is None or earlier.run_end is None else earlier.run_end.after
         ends = await run_notes.partition_ends(self.settings, self.topic, partitions)
-        now = time.time_ns() // 1_000_000
-        started = max(now, earlier.started_ms + 1 if earlier is not None else 0)
+        started = max(time.time_ns() // 1_000_000, earlier.started_ms + 1 if earlier is not None else 0)
         run_start = RunStart(started, ends, tuple(present), before, self._order)
         await run_notes.write_note(self.client, self.topic, self.run, run_start, earlier)
         sources = source_changes.sources_to_send(present, self.sources)
@@ -295,10 +294,8 @@ class _Run:
         self._checkpoints = [first]  # each is kept until all documents before a later one are acknowledged
         self._started_ms = started_ms or 0
         mark = None if started_ms is None else self._mark
-        client = self._client
-        self._refusals = Refusals(
-            self._settings, client, summary, plan, self._dead_letters, started_ms, checkpoint.declined
-        )
+        client, letters = self._client, self._dead_letters
+        self._refusals = Refusals(self._settings, client, summary, plan, letters, started_ms, checkpoint.declined)
         refuse, sent = self._refusals.take_record, dict(position.sent)
         self.sender = Sender(client, summary.topic, self._batch_size, summary.partitions, mark, refuse, sent)
         self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None

@@ -63,7 +63,6 @@ def deciding_options(
     reading: Reading, split: str | None, shuffle: int, seed: int, sql: str | None = None
 ) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
-    shape = reading.shape
     # Only where they are given, so that runs which older versions began can continue.
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
@@ -76,7 +75,7 @@ def deciding_options(
         "map": None if reading.mapping is None else reading.mapping.name,
         "split": split,
         "shuffle": [shuffle, seed] if shuffle else None,
-        **shape.deciding(),
+        **reading.shape.deciding(),
     }
 
 
@@ -173,12 +172,11 @@ async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
 
 async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> dict[bytes, bytes]:
     """Return the last values on a topic of notes, of one run or of all, by key; none where there is no such topic."""
-    partition = TopicPartition(topic, 0)
     found: dict[bytes, bytes] = {}
     async with consumer(settings, isolation_level="read_uncommitted") as client:
         if topic not in await client.topics():
             return {}
-        async for record in read_partition(client, partition):
+        async for record in read_partition(client, TopicPartition(topic, 0)):
             if record.key is not None and run in (None, record.key.partition(b"/")[0]):
                 found.pop(record.key, None)
                 if record.value is not None:
@@ -188,8 +186,7 @@ async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> di
 
 def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:
     """Return the head of a note, and its parts by key."""
-    sources = [[utf8(seen.name), *seen[1:]] for seen in run_start.sources]
-    packed = zlib.compress(orjson.dumps(sources), 1)
+    packed = zlib.compress(orjson.dumps([[utf8(seen.name), *seen[1:]] for seen in run_start.sources]), 1)
     pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
     end = run_start.run_end
     settled = None if end is None else [_listed(end.numbers), _listed(end.ends), _counts(end.after)]
@@ -340,8 +337,7 @@ async def read_position(settings: Settings, topic: str, run: str, run_start: Run
     marks: dict[int, BatchMark] = {}
     async with consumer(settings, isolation_level="read_uncommitted") as client:
         for number in run_start.offsets:
-            mark = await _last_mark(client, TopicPartition(topic, number), run, run_start)
-            if mark is not None:
+            if (mark := await _last_mark(client, TopicPartition(topic, number), run, run_start)) is not None:
                 marks[number] = mark
     if not marks:
         return position

@@ -439,8 +439,7 @@ class DryRunResult(PassedOver):
 
 async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPlan) -> DryRunResult:
     """Read the sources as a run does, up to its limit; return what it would send. Raises InputError as it would."""
-    known = [source.known() for source in sources if isinstance(source, DatasetSource)]
-    found = DryRunResult(topic, plan, known=known)
+    found = DryRunResult(topic, plan, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
     shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
     with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
         async for turn in reading.turns():
@@ -577,8 +576,7 @@ async def require_leaders(settings: Settings, topic: str) -> None:
         partitions = (await client.describe_topics([topic]))[0]["partitions"]
     if not partitions:
         raise MissingTopicError(f"topic {topic} is gone: somebody has deleted it")
-    lacking = [found for found in partitions if found["leader"] < 0 or len(found["isr"]) < len(found["replicas"])]
-    if lacking:
+    if lacking := [found for found in partitions if found["leader"] < 0 or len(found["isr"]) < len(found["replicas"])]:
         names = ", ".join(
             f"{found['partition']} ({'no leader, ' if found['leader'] == -1 else ''}"
             f"in sync are brokers {found['isr']} of {found['replicas']})"
