@@ -210,8 +210,7 @@ class JudgedRecords:
             if judged.end > self._queue.passed:
                 self._signed.append((judged, await self._message(judged)))
         if self._queue.end < end:
-            behind = index_at(records, self._queue.end)
-            kept = _kept(self._mill.look(records[behind:]))
+            kept = _kept(self._mill.look(records[index_at(records, self._queue.end) :]))
             end = kept[0][0] if kept else end
             records = records[: index_at(records, end)]
         self._queue.tell(self._seen, end)

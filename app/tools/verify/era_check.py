@@ -118,8 +118,7 @@ class OtherHashes:
         if self.store is not None and use_store:
             with suppress(DamagedError, StoreError):
                 self._reader = self._reader or open_partition(self.store, self.info.name, self.tokens.partition)
-                found = self._reader.chain_before(block)
-                if found is not None:
+                if (found := self._reader.chain_before(block)) is not None:
                     return found
         return await chain_after(self.client, self.tokens, self.info.fingerprint, block - 1, self.span)
 
@@ -162,7 +161,8 @@ class EraCopy:
         wanted = encode_row((era, offset), line, self._seed, self._row, row.earlier)
         if held != line:
             return self._other_line(era, row, stored)
-        if stored != wanted or not self._fits(row.earlier):
+        fits = row.earlier < COMMIT_ROWS and (self._earlier is None or row.earlier in {0, self._earlier + 1})
+        if stored != wanted or not fits:
             must = EraRow.decode(wanted)
             told = [name for name in EraRow._fields[:-1] if getattr(row, name) != getattr(must, name)]
             fields = ", ".join(told) or "its checksum or place"
@@ -183,11 +183,6 @@ class EraCopy:
 
     def _differs(self, era: Era, kind: Kind, text: str) -> VerifyDifference:
         return VerifyDifference("store", kind, self._stream, None, f"{text}. {ERA_ADVICE}", era=era.number)
-
-    def _fits(self, earlier: int) -> bool:
-        if self._earlier is None:
-            return earlier < COMMIT_ROWS
-        return earlier == 0 or earlier == self._earlier + 1 < COMMIT_ROWS
 
 
 @dataclass(slots=True)
@@ -237,8 +232,7 @@ class EraCheck:
         result.blocks += era.blocks
         self.ends.add(era)
         if copy is not None and not result.differences:
-            found = copy.compare(era, offset)
-            if found is not None:
+            if (found := copy.compare(era, offset)) is not None:
                 result.differences.append(found)
             elif held is not None and era.number < held.eras:
                 result.store_equal += 1

@@ -109,7 +109,28 @@ class ChainCheck:
     async def start(self) -> None:
         """Find where the topic begins, and note what cannot be verified."""
         await self._topic.start()
-        self._note_retention()
+        result, marks, start, judged = self.result, self.task.marks, self.task.start, self.task.judged
+        if not result.reference and marks.raw[0] <= start and judged is not None:
+            topic = judged.domain.verdicts_topic(result.raw_topic)
+            result.notes.append(
+                f"{topic}[{result.partition}] no longer holds all verdicts on what {result.stream} was made of, so "
+                "topic and store were compared with each other only"
+            )
+        elif not result.reference:
+            result.notes.append(
+                f"{result.raw_topic}[{result.partition}] starts at offset {marks.raw[0]}, the chain at {start}: "
+                f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were compared with each other only"
+            )
+        if marks.tokens[0] > (self.task.since.token_offset if self.task.since is not None else 0):
+            held = "and holds no block" if self._topic.first is None else f"with block {self._topic.first}"
+            result.notes.append(
+                f"{self.task.tokens_topic}[{result.partition}] starts at offset {marks.tokens[0]} {held}: what was "
+                "before is gone and was verified in the store only"
+            )
+        if marks.store is not None and marks.store.first > 0:
+            result.notes.append(
+                f"the store's {result.stream} partition {result.partition} starts with block {marks.store.first}"
+            )
 
     async def read_to(self, offset: int) -> None:
         """Read ahead the messages with blocks of the records below ``offset``."""
@@ -213,30 +234,6 @@ class ChainCheck:
                 "topic nor store holds any more: their hashes could not be checked there"
             )
 
-    def _note_retention(self) -> None:
-        result, marks, start, judged = self.result, self.task.marks, self.task.start, self.task.judged
-        if not result.reference and marks.raw[0] <= start and judged is not None:
-            topic = judged.domain.verdicts_topic(result.raw_topic)
-            result.notes.append(
-                f"{topic}[{result.partition}] no longer holds all verdicts on what {result.stream} was made of, so "
-                "topic and store were compared with each other only"
-            )
-        elif not result.reference:
-            result.notes.append(
-                f"{result.raw_topic}[{result.partition}] starts at offset {marks.raw[0]}, the chain at {start}: "
-                f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were compared with each other only"
-            )
-        if marks.tokens[0] > (self.task.since.token_offset if self.task.since is not None else 0):
-            held = "and holds no block" if self._topic.first is None else f"with block {self._topic.first}"
-            result.notes.append(
-                f"{self.task.tokens_topic}[{result.partition}] starts at offset {marks.tokens[0]} {held}: what was "
-                "before is gone and was verified in the store only"
-            )
-        if marks.store is not None and marks.store.first > 0:
-            result.notes.append(
-                f"the store's {result.stream} partition {result.partition} starts with block {marks.store.first}"
-            )
-
     def _conclude(self) -> None:
         result, topic, held = self.result, self._topic, self.result.store_blocks
         since = self.task.since.carry.first if self.task.since is not None else 0
@@ -314,8 +311,7 @@ async def check_partition(task: PartitionTask, open_stages: OpenStages, report: 
             await check.start()
             if not check.result.reference:
                 await check.topic_against_store()
-        recomputed = [check for check in checks if check.result.reference]
-        if recomputed:
+        if recomputed := [check for check in checks if check.result.reference]:
             partition = _PartitionCheck(task, recomputed, open_stages, report)
             if partition.judged is not None:
                 more = [await stack.enter_async_context(consumer(task.settings, **FETCHING)) for _ in range(2)]
@@ -440,8 +436,7 @@ def _work(connection: Connection) -> None:
         key = task.stages_key
         if key not in opened:
             chain = task.chains[0]
-            name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic
-            file = TokenizerFile(name, task.tokenizer)
+            file = TokenizerFile(RAW_BYTES if task.tokenizer is None else chain.tokens_topic, task.tokenizer)
             recipe = chain.genesis.recipe
             schemas = schemas_for_command(task.settings, recipe.decode)
             opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas, task.lists)

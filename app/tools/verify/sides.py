@@ -304,23 +304,20 @@ class TokenTopic:
                 raise RogueMessageError("missing", gap.wanted, text)
             again = True
 
-    def _new_acceptor(self, first: Message) -> Acceptor:
-        fingerprint, size, number = self._recipe.fingerprint, self._recipe.block_bytes, self._partition.partition
-        if self._span[0] > self._begin and first.first > self.next_block:  # retention cut off what was before
-            return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
-        return Acceptor(fingerprint, number, size, block=self.next_block, chain=self._chain)
-
     def _offer(
         self, acceptor: Acceptor | None, record: SourceRecord, *, again: bool
     ) -> tuple[Acceptor, Message, Taken | Dropped | Gap] | None:
         """Offer a record; None for one that readers pass over. It is counted, unless it is read ``again``."""
         message = readable(record)
-        if acceptor is None and self._ignore_list.names(self._partition.partition, record):
-            self.ignored.add(record.offset)
-            return None
-        if acceptor is None and message is not None:
-            acceptor = self._new_acceptor(message)
-        acceptor = acceptor or Acceptor(self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes)
+        if acceptor is None:
+            if self._ignore_list.names(self._partition.partition, record):
+                self.ignored.add(record.offset)
+                return None
+            block, before = self.next_block, self._chain
+            if message is not None and self._span[0] > self._begin and message.first > block:
+                block, before = message.first, message.before  # retention cut off what was before
+            of_chain = self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes
+            acceptor = Acceptor(*of_chain, block=block, chain=before)
         try:
             found = offered(acceptor, record, self._partition, self._ignore_list)
         except REFUSALS as error:
@@ -369,12 +366,11 @@ class TopicSide:
         return run
 
     def _compare_run(self, run: BlockRun, blocks: BlockRun, expected: Message) -> None:
-        if not run.is_equal(blocks.part(run.first, run.end)):
-            found = first_difference(blocks, run, self._recipe.token_dtype)
-            if found is not None:
-                self._result.topic_equal += found[0] - run.first
-                self._stop(self._result.found_difference("topic", *found))
-                return
+        equal = run.is_equal(blocks.part(run.first, run.end))
+        if not equal and (found := first_difference(blocks, run, self._recipe.token_dtype)) is not None:
+            self._result.topic_equal += found[0] - run.first
+            self._stop(self._result.found_difference("topic", *found))
+            return
         message = run.message
         if message is not None and run.end != expected.end:
             text = f"the message that ends with it has the cursor {message.cursor}, past the records that make it"
@@ -404,8 +400,7 @@ class TopicSide:
     async def finish(self, blocks: int) -> None:
         """After the source's last of ``blocks`` blocks: the topic must not hold another."""
         await self._topic.fill()
-        found = self.take(blocks, blocks + 1)
-        if found is not None:
+        if (found := self.take(blocks, blocks + 1)) is not None:
             text = f"the records below offset {self._result.raw_range[1]} make {blocks} blocks, the topic holds more"
             self.differs("extra", text, blocks, bytes(found.entries[0]))
 
@@ -558,8 +553,7 @@ def _first_difference(recipe: Recipe, messages: Sequence[Message], blocks: Seque
         at += message.count
         tokens, entries = b"".join([block.tokens for block in own]), [block.entry for block in own]
         wanted = BlockRun(message.first, tokens, entries, [block.chain for block in own])
-        found = first_difference(wanted, BlockRun.of(message), recipe.token_dtype)
-        if found is not None:
+        if (found := first_difference(wanted, BlockRun.of(message), recipe.token_dtype)) is not None:
             return f"block {found[0]} is another than the reference's: {found[1].text}"
         if len(own) < message.count:
             return f"the reference makes {len(blocks)} blocks, and not those from {message.first + len(own)} on"
@@ -573,8 +567,7 @@ def _first_difference(recipe: Recipe, messages: Sequence[Message], blocks: Seque
 
 
 def _state_difference(mill: ChainMill, reference: Reference) -> str | None:
-    carry = mill.carry(mill.next_offset, by_value=True)
-    if carry is None:
+    if (carry := mill.carry(mill.next_offset, by_value=True)) is None:
         return None
     if (carry.open_tokens, carry.open_entry, carry.references) != (*reference.open_block, reference.references):
         return "the open block is another than the reference's"

@@ -117,10 +117,9 @@ def verify(
         eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
         tasks = _tasks(found, marks.chains, earlier.chains, ends, judged=judged, plain=plain)
         chains = _run(tasks, processes or len(os.sched_getaffinity(0)), progress)
-    differences = [difference for chain in chains for difference in chain.differences]
-    differences += [difference for one in eras for difference in one.differences]
-    differences += [difference for one in domains for difference in one.differences]
-    differences = list(dict.fromkeys(differences))  # what is wrong with a verdict log may show in several places
+    looked: list[ChainResult | EraResult | DomainResult] = [*chains, *eras, *domains]
+    # Each once: what is wrong with a verdict log may show in several places.
+    differences = list(dict.fromkeys(difference for one in looked for difference in one.differences))
     notes += [note for chain in chains for note in chain.notes] + [note for one in domains for note in one.notes]
     for raw_topic in dict.fromkeys(chain.raw_topic for chain in chains):
         own = [chain for chain in chains if chain.raw_topic == raw_topic]

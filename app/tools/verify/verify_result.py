@@ -5,6 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -127,8 +128,7 @@ def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.u
     except ValueError as error:
         return BlockFinding("different", f"its document entry cannot be read ({error})", *_document(pieces[0]))
     boundary = _first_boundary(pieces, others)
-    places = [place for place in (token, boundary) if place is not None]
-    place = min(places, default=0)
+    place = min((one for one in (token, boundary) if one is not None), default=0)
     mine, theirs = _at(pieces, place), _at(others, place)
     if boundary is not None and boundary <= place and mine is not None and theirs is not None:
         ours, other = _source(mine, place), _source(theirs, place)
@@ -166,12 +166,8 @@ def _first_token(one: bytes, two: bytes, dtype: np.dtype[np.unsignedinteger]) ->
 
 
 def _first_boundary(one: Sequence[Piece], two: Sequence[Piece]) -> int | None:
-    for mine, theirs in zip(one, two, strict=False):
-        if mine != theirs:
-            return min(mine.start, theirs.start)
-    if len(one) != len(two):
-        return max(one, two, key=len)[min(len(one), len(two))].start
-    return None
+    others = (pair for pair in zip_longest(one, two) if pair[0] != pair[1])
+    return next((min(piece.start for piece in pair if piece is not None) for pair in others), None)
 
 
 def _at(pieces: Sequence[Piece], token: int) -> Piece | None:
@@ -187,8 +183,7 @@ def first_difference(
 ) -> tuple[int, BlockFinding] | None:
     """Return the number of the first block of ``found`` that differs, and how; None where those of both are equal."""
     for number in range(found.first, min(found.end, expected.end)):
-        finding = compare_blocks(expected.block(number), found.block(number), dtype)
-        if finding is not None:
+        if (finding := compare_blocks(expected.block(number), found.block(number), dtype)) is not None:
             return number, finding
     return None
 
@@ -320,8 +315,7 @@ class EraResult:
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
         names = ("stream", "since", "eras", "blocks", "ended", "ignored", "store_eras", "store_equal", "store_behind")
-        values = {name: getattr(self, name) for name in names}
-        return {**values, "differences": [asdict(difference) for difference in self.differences]}
+        return {**{name: getattr(self, name) for name in names}, "differences": list(map(asdict, self.differences))}
 
 
 @dataclass(slots=True)
