@@ -151,8 +151,7 @@ class Upload:
         self._bucket.prepare()
         if self._tokenizer is not None:
             self._bucket.require(f"{self.stream}/{TOKENIZER_FILE}", self._tokenizer)
-        description = self.heads.info.encode()
-        self._require_stream(self._bucket.create(f"{self.stream}/{STREAM_FILE}", description))
+        self._require_stream(self._bucket.create(f"{self.stream}/{STREAM_FILE}", self.heads.info.encode()))
 
     def _require_stream(self, same: bool) -> None:  # noqa: FBT001 - an answer
         if not same:
@@ -244,6 +243,10 @@ class Upload:
             yield partition, first, stop
 
     def _wanted_of(self, partition: int, count: int) -> Iterator[tuple[int, int, int, int]]:
+        def reached(number: int) -> int:
+            ranges = self._era(number).ranges
+            return ranges[partition].stop if partition < len(ranges) else 0
+
         last, size = self._era(count - 1), self.heads.info.segment_blocks
         held = self._reader(partition).first_block
         first = self.heads.stops.get(partition, -(-held // size) * size)
@@ -253,17 +256,9 @@ class Upload:
                 f"block {first} next: upload from a store that still holds it, or to another prefix"
             )
         while first < (stop := min(first + size, last.ranges[partition].stop)) and (stop == first + size or last.end):
-            yield self._era_of(partition, first, count), partition, first, stop
+            era = bisect_right(range(count), first, key=reached)  # that holds the first block; count: behind them all
+            yield era, partition, first, stop
             first = stop
-
-    def _era_of(self, partition: int, block: int, count: int) -> int:
-        """Return which of the first eras holds a block of a partition; ``count`` where it is behind them."""
-
-        def reached(number: int) -> int:
-            ranges = self._era(number).ranges
-            return ranges[partition].stop if partition < len(ranges) else 0
-
-        return bisect_right(range(count), block, key=reached)
 
     def _complete(self, count: int, stops: dict[int, int]) -> Sequence[Era]:
         """Return the eras behind the last head's that segments up to ``stops`` complete: 1024, about 1 MiB of lines."""

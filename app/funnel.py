@@ -20,7 +20,6 @@ from tokenmill.wire.totals import LANGUAGE, Amount, Totals
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 UNNAMED = ""
 """The step of a reason of which the totals do not say it."""
 

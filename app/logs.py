@@ -100,26 +100,19 @@ def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+    # Tracebacks are plain in both: the console's own would show local variables, which are passwords and records.
+    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    rendered = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        *([_escape, plain] if console else [structlog.processors.JSONRenderer()]),
+    ]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_renderers(console=console))
-    )
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(log_level.upper())
     _limit_noise(handler, libraries)
-
-
-def _renderers(*, console: bool) -> list[structlog.typing.Processor]:
-    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    # Tracebacks are plain in both: the console's own would show local variables, which are passwords and records.
-    formatted = structlog.processors.format_exc_info
-    if console:
-        plain = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-        return [strip, formatted, _escape, plain]
-    return [strip, formatted, structlog.processors.JSONRenderer()]
 
 
 def _escape(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

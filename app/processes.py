@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -71,10 +71,8 @@ class Process:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens when the process has ended."""
         if self.running:
-            try:
+            with suppress(ProcessLookupError):  # it ended between the two lines
                 os.kill(self.pid, number)
-            except ProcessLookupError:  # it ended between the two lines
-                return
 
     def ends_within(self, seconds: float) -> bool:
         """Wait until it has ended, at most ``seconds``, and return whether it has."""

@@ -33,7 +33,6 @@ UNREAD: Final = 141
 AGAIN_AFTER_S: Final = 0.05
 """After a finalizer that Ctrl-C met; it takes microseconds, and nobody notices the rest."""
 
-
 COMMANDS: Final = {
     command: module
     for module, commands in (
@@ -171,11 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _exit_code_of(given: Sequence[str], *, own: bool = False) -> int:
     os.environ.setdefault(*BLAS_THREADS)
     try:
-        from tokenmill.errors import (  # noqa: PLC0415
-            InputError,
-            TokenMillError,
-            missing_extra,
-        )
+        from tokenmill.errors import InputError, TokenMillError, missing_extra  # noqa: PLC0415
 
         from ..terminal import guard_streams  # noqa: PLC0415
 

@@ -106,27 +106,23 @@ def show_command(
 ) -> None:
     """Print one dead letter: where it comes from, why it is here, and what was there."""
     letter = asyncio.run(failed_records.find_dead_letter(settings, _required_place(record)))
-    if letter.whole_value is not None:
-        kept, whole = len(letter.value or b""), letter.whole_value
+    content, whole = letter.value or b"", letter.whole_value
+    if whole is not None:
         say(
-            f"the letter has the first {size(kept)} of {size(whole.bytes)} (SHA-256 {whole.sha256}); the whole record "
-            f"is where it was, {letter.place}, as long as its topic keeps it"
+            f"the letter has the first {size(len(content))} of {size(whole.bytes)} (SHA-256 {whole.sha256}); the whole "
+            f"record is where it was, {letter.place}, as long as its topic keeps it"
         )
     if value and sys.stdout.isatty():
-        show((letter.value or b"").decode(errors="backslashreplace"))
+        show(content.decode(errors="backslashreplace"))
         say("control characters are escaped on a terminal; the bytes as they are go into a file or a pipe")
     elif value:
-        sys.stdout.buffer.write(letter.value or b"")
+        sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     elif as_json:
         show_json(letter.as_json())
     else:
-        facts = {
-            **values(letter),
-            "written": moment_of(letter.timestamp),
-            "value": f"{(letter.value or b'')[:LINE_CHARACTERS]!r}",
-        }
-        show_table(pairs(facts))
+        facts = {"written": moment_of(letter.timestamp), "value": repr(content[:LINE_CHARACTERS])}
+        show_table(pairs(values(letter) | facts))
 
 
 @command(
@@ -267,15 +263,14 @@ def _request(what: str, reasons: list[str] | None, value: str | None, *, again: 
         return ResendRequest(what, reasons=reasons, again=again)
     if reasons:
         raise InputError(f"{what} is one record: leave out --reason, or name the raw topic {place.topic}")
-    replaced = {} if value is None else {place: _bytes_of(value)}
+    replaced: dict[Place, bytes] = {}
+    if value is not None:
+        try:
+            replaced[place] = sys.stdin.buffer.read() if value == "-" else Path(value).read_bytes()
+        except OSError as error:
+            why = f"{value} cannot be read ({error.strerror})"
+            raise InputError(f"{why}: name a file with the repaired value") from error
     return ResendRequest(place.topic, places=[place], values=replaced, again=again)
-
-
-def _bytes_of(file: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror}): name a file with the repaired value") from error
 
 
 def _required_place(name: str) -> Place:

@@ -308,8 +308,7 @@ def trace_command(
     tracer = samples.Tracer(store, read_state(state) if of is None else samples.part_of(saved, of))
     if tracer.doubt is not None:
         say(f"warning: {tracer.doubt}")
-    stream = tracer.position.sequence.stream
-    printer = _Printer(settings, stream, text=text, as_json=as_json, everything=everything)
+    printer = _Printer(settings, tracer.position.sequence.stream, text=text, as_json=as_json, everything=everything)
     if step is not None:
         printer.show_samples({"step": step}, list(tracer.step(step)))
     elif sample is not None:

@@ -115,7 +115,6 @@ LOOK_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
-
 BAR: Final = 20
 """Cells of a bar. In a notebook, which is no terminal, a line is written over, and nothing else moves."""
 

@@ -204,14 +204,9 @@ def _show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -
     """Show what would be sent; raises InputError where nothing would be, or a file cannot be read to its end."""
     files.say_refusals(found)
     if as_json:
-        told = {
-            "documents": found.documents,
-            "bytes": found.bytes,
-            **{name: getattr(found, name) for name in COUNTED},
-            "data_sets": [_known_json(known) for known in found.known],
-            "samples": [item.value.decode(errors="replace") for item in found.samples],
-        }
-        show_json(told)
+        counts = {name: getattr(found, name) for name in ("documents", "bytes", *COUNTED)}
+        samples = [item.value.decode(errors="replace") for item in found.samples]
+        show_json({**counts, "data_sets": list(map(_known_json, found.known)), "samples": samples})
     else:
         for known in found.known:
             for line in _known_lines(known):
@@ -227,11 +222,9 @@ def _show_dry_run(found: DryRunResult, paths: Sequence[str], *, as_json: bool) -
 def _known_lines(known: DatasetInfo) -> list[str]:
     if known.why_not:
         return [f"{known.name}: nothing is known of it ({known.why_not})"]
-    features = (
-        "not known before it is read"
-        if known.features is None
-        else ", ".join(f"{name} ({kind})" for name, kind in known.features.items())
-    )
+    features = "not known before it is read"
+    if known.features is not None:
+        features = ", ".join(f"{name} ({kind})" for name, kind in known.features.items())
     files = f"; files of {size(known.download)}" if known.download else ""
     return [f"{known.name}: features {features}{files}"] + [
         f"  {split}: {'rows not known' if part.rows is None else count(part.rows, 'row')}"

@@ -47,7 +47,6 @@ Lines = Annotated[bool, _read("Each line of a text is a document.", None, "--lin
 
 _FOR_EXAMPLE: Final = {"delimiter": "';'", "quote": '"\'", or none', "escape": "'\\'"}
 
-
 UNUSED: Final = ("plain", "shuffle_buffer", "seed", "key", "on_error")
 """Options of reading that change nothing of what a recipe makes of documents."""
 
@@ -104,9 +103,7 @@ class SourceChoice:
 
     def identity(self, topic: str, paths: Sequence[str], reading: Reading) -> str | None:
         """Return the identity of a run over the paths, links that are followed aside; None: it cannot be continued."""
-        if any(map(is_piped, paths)):
-            return None
-        return run_identity(topic, self.options(reading), paths)
+        return None if any(map(is_piped, paths)) else run_identity(topic, self.options(reading), paths)
 
     def options(self, reading: Reading) -> dict[str, object]:
         """Return what decides which documents are sent, and in which order."""
@@ -291,7 +288,6 @@ def say_refusals(found: PassedOver, told: int = 0) -> None:
     say_first([f"{one.where}: {one.why}" for one in found.examples], found.refused, "passed over {}", told)
     if found.over:
         say(f"{', '.join(f'{number:,} over {name}' for name, number in found.over.items())}: a higher limit takes them")
-
     if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
         say(f"--where left out {count(found.unmet, 'document')}{without}")
@@ -342,9 +338,8 @@ class ProduceProgress(ProgressLine):
         rate = summary.bytes / summary.seconds if summary.seconds else 0.0
         line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
         line += f", {summary.refused:,} passed over" if summary.refused else ""
-        described = f"{summary.topic}: {line}"
         done, total = _done(summary)
-        self.show(described, done, total, lambda: line + self._left(summary, done, total))
+        self.show(f"{summary.topic}: {line}", done, total, lambda: line + self._left(summary, done, total))
 
     def _left(self, summary: Summary, done: int, total: int) -> str:
         if not total:

@@ -117,12 +117,9 @@ def ask(url: str, token: SecretStr | None = None, certificate: Path | None = Non
     try:
         headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
         request = urllib.request.Request(where, headers=headers)  # noqa: S310 - as checked above
-        handlers = (
-            urllib.request.ProxyHandler({}),
-            urllib.request.HTTPSHandler(context=believing(certificate)),
-            SameHost,
-        )
-        with urllib.request.build_opener(*handlers).open(request, timeout=SECONDS) as answer:
+        https = urllib.request.HTTPSHandler(context=believing(certificate))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https, SameHost)
+        with opener.open(request, timeout=SECONDS) as answer:
             document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()

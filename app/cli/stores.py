@@ -23,7 +23,7 @@ from ..settings import Settings
 from ..tasks import Backoff, in_thread, run_until_signalled
 from ..tools.describe import add_broker_facts, card, croissant, store_facts
 from ..tools.export import FORMATS, FormatChoice, What, export
-from ..tools.repair import PartitionRepair, Repaired, examine_store, repair_store
+from ..tools.repair import Repaired, examine_store, repair_store
 from .options import AsJson, DryRun, KeepFrom, OneStream, SomePartitions, Yes, argument, command, open_store, option
 from .output import ProgressLine, agree, asks, count, say, show, show_json, show_page, size
 
@@ -164,8 +164,11 @@ def repair_command(
         for path in rewritten:
             show(f"{path}: written again")
         for partition in found:
-            for line in _lines(partition, check=check):
-                show(line)
+            name = f"{partition.stream}/{partition.partition}"
+            for segment in partition.segments:
+                show(f"{name}: {segment.what if check else _repair_outcome(segment)}")
+            if not partition.segments:
+                show(f"{name}: nothing is damaged")
     hurt = [partition_directory(settings.store, stream, one.partition) for one in found if one.segments]
     if check and hurt:
         raise DamagedError(f"{stream} is damaged in {settings.store}", repair_advice(*hurt))
@@ -182,15 +185,6 @@ def repair_command(
 
 def _say(stream: str, partition: int, repaired: Repaired) -> None:
     say(f"{stream}/{partition}: {repaired.what}")
-
-
-def _lines(partition: PartitionRepair, *, check: bool) -> list[str]:
-    name = f"{partition.stream}/{partition.partition}"
-    if not partition.segments:
-        return [f"{name}: nothing is damaged"]
-    if check:
-        return [f"{name}: {segment.what}" for segment in partition.segments]
-    return [f"{name}: {_repair_outcome(segment)}" for segment in partition.segments]
 
 
 def _repair_outcome(segment: Repaired) -> str:
@@ -280,10 +274,9 @@ def describe_command(
     facts = store_facts(settings.store, stream, with_sha256=with_sha or description == "croissant")
     asyncio.run(add_broker_facts(facts, None if offline else settings))
     if description == "card":
-        told = card(facts)
+        show_page(card(facts))
     else:
-        told = json.dumps(croissant(facts) if description == "croissant" else facts.to_dict(), indent=2)
-    show_page(told)
+        show_page(json.dumps(croissant(facts) if description == "croissant" else facts.to_dict(), indent=2))
     if description == "croissant":  # the others have it in them
         for name, why in facts.unknown.items():
             say(f"not known: {name}: {why}")
@@ -387,6 +380,5 @@ def _step(store: Path, name: str, bucket: Bucket, uploads: dict[str, Upload]) ->
     upload = uploads[name]
     more = upload.step()
     if more:
-        heads = upload.heads
-        log.info("uploaded", stream=name, segments=upload.segments, bytes=upload.bytes, eras=len(heads.eras))
+        log.info("uploaded", stream=name, segments=upload.segments, bytes=upload.bytes, eras=len(upload.heads.eras))
     return more

@@ -90,10 +90,8 @@ def verify_command(
         show_json(result.to_dict())
     else:
         show_table(_chains_table(result))
-        for line in (*_era_lines(result), *_domain_lines(result)):
+        for line in (*_era_lines(result), *_domain_lines(result), *result.notes):
             say(line)
-        for note in result.notes:
-            say(note)
         if named := _sample_line(result):
             say(named)
         show(_verdict(result))
@@ -165,11 +163,8 @@ def _sample_line(result: VerifyResult) -> str:
     runs = {(chain.raw_topic, chain.partition, *run) for chain in result.chains for run in chain.sampled}
     records = sum(end - first for *_, first, end in runs)
     again = f"--sample-seed {result.seed} chooses the same, --json names them"
-    return (
-        f"a sample of {count(records, 'record')} was also computed by the slow, plain reference ({again})"
-        if runs
-        else ""
-    )
+    told = f"a sample of {count(records, 'record')} was also computed by the slow, plain reference ({again})"
+    return told if runs else ""
 
 
 def _waiting(chain: ChainResult) -> str:
@@ -292,10 +287,13 @@ def _verify(
         found, interrupted = until_interrupted(work)
     if found is None or interrupted is not None:
         sys.exit(128 + (interrupted or signal.SIGINT))
+    sampled = sum(chain.sampled_blocks for chain in found.chains)
     if as_json:
-        show_json(_verified_json(found))
+        whole = found.to_dict()
+        told = {name: whole[name] for name in ("ok", "complete", "sample_seed", "seconds", "totals", "differences")}
+        blocks = {"blocks": found.store_blocks, "behind": found.store_behind, "sampled_blocks": sampled}
+        show_json({**told, **blocks, "eras": {eras.stream: eras.eras for eras in found.eras}})
     elif found.ok:
-        sampled = sum(chain.sampled_blocks for chain in found.chains)
         parts = [f"{count(found.store_blocks, 'block')} as packed again, {sampled:,} of them equal to the reference"]
         parts += [f"{count(sum(eras.eras for eras in found.eras), 'era')}"]
         parts += [f"{count(found.store_behind, 'block')} to be packed"] if found.store_behind else []
@@ -347,25 +345,9 @@ def _streams_table(summary: PackSummary) -> ShownTable:
     return ShownTable((*columns, "blocks", "eras", "open tokens"), rows)
 
 
-def _verified_json(found: VerifyResult) -> dict[str, Any]:
-    told = found.to_dict()
-    return {
-        **{name: told[name] for name in ("ok", "complete", "sample_seed", "seconds", "totals", "differences")},
-        "blocks": found.store_blocks,
-        "behind": found.store_behind,
-        "sampled_blocks": sum(chain.sampled_blocks for chain in found.chains),
-        "eras": {eras.stream: eras.eras for eras in found.eras},
-    }
-
-
 def _pack_json(summary: PackSummary) -> dict[str, Any]:
     streams = {
-        name: {
-            "totals": stream.totals.to_dict(),
-            "blocks": stream.blocks,
-            "eras": stream.eras,
-            "open_tokens": stream.open_tokens,
-        }
-        for name, stream in summary.streams.items()
+        name: {"totals": one.totals.to_dict(), "blocks": one.blocks, "eras": one.eras, "open_tokens": one.open_tokens}
+        for name, one in summary.streams.items()
     }
     return files.summary_json(summary) | {"streams": streams}

@@ -502,18 +502,14 @@ def explain(error: ValidationError, origins: Mapping[str, str] = MappingProxyTyp
         message += nearest(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     rest = f" (and {len(more)} more)" if more else ""
     if not first["loc"]:
-        return message + _places(message, origins) + rest
+        named = dict.fromkeys(re.findall(r"\b[a-z]+_[a-z_]+\b", message))
+        said = [f"{name}: {origins[name]}" for name in named if origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN]
+        return message + (f" ({', '.join(said)})" if said else "") + rest
     path = ".".join(str(part) for part in first["loc"])
     name = str(first["loc"][0])
     value = "" if name in SECRETS else f" = {first['input']!r}"
     origin = origins.get(name)
     return f"setting {path}{value}{f' ({origin})' if origin else ''}: {message}{rest}"
-
-
-def _places(message: str, origins: Mapping[str, str]) -> str:
-    named = dict.fromkeys(re.findall(r"\b[a-z]+_[a-z_]+\b", message))
-    said = [f"{name}: {origins[name]}" for name in named if origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN]
-    return f" ({', '.join(said)})" if said else ""
 
 
 CONFIG_VARIABLE: Final = "TOKENMILL_CONFIG"
@@ -542,24 +538,18 @@ def load_settings(flags: Mapping[str, Any] | None = None, config: Path | None = 
 
 def load_with_origins(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Loaded:
     """Do as `load_settings`, and say for each setting where its value came from."""
-    said = ChainMap(_known(_flags(flags or {})), _known(_environment()), _known(_file(config)))
+    by_flag = {n: (value, f"flag --{n.replace('_', '-')}") for n, value in (flags or {}).items() if value is not None}
+    by_variable = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): (value, f"variable {name}")
+        for name, value in os.environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE
+    }
+    said = ChainMap(_known(by_flag), _known(by_variable), _known(_file(config)))
     origins = {name: said[name][1] if name in said else DEFAULT_ORIGIN for name in Settings.model_fields}
     try:
         return Loaded(Settings(**{name: value for name, (value, _) in said.items()}), origins)
     except ValidationError as error:
         raise SettingsError(explain(error, origins)) from None
-
-
-def _flags(flags: Mapping[str, Any]) -> _Layer:
-    return {name: (value, f"flag --{name.replace('_', '-')}") for name, value in flags.items() if value is not None}
-
-
-def _environment() -> _Layer:
-    return {
-        name.removeprefix(ENVIRONMENT_PREFIX).lower(): (value, f"variable {name}")
-        for name, value in os.environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_VARIABLE
-    }
 
 
 def _file(config: Path | None) -> _Layer:

@@ -173,11 +173,10 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
-        rows_written = sum(file.rows for one in self.written for file in _once_a_row(one.files))
         return {
             "folder": str(self.folder),
             "segments_written": len(self.written),
-            "rows_written": rows_written,
+            "rows_written": sum(file.rows for one in self.written for file in _once_a_row(one.files)),
             "files": len(self.files),
             "rows": self.rows,
             "tokens": self.tokens,
@@ -230,9 +229,8 @@ def export(
             f"(segment_blocks), and the fullest partition here has {most}. Wait for more, close the stream (then all "
             "of it is exported), or use a stream with smaller segments"
         )
-    writer = formats.BY_NAME[to](
-        out.absolute(), formats.RowShape(what, info.dtype, info.block_tokens if what == "blocks" else None)
-    )
+    shape = formats.RowShape(what, info.dtype, info.block_tokens if what == "blocks" else None)
+    writer = formats.BY_NAME[to](out.absolute(), shape)
     made_of = formats.LATER_FILES.get(to, {}) | {
         "stream": stream,
         "fingerprint": info.fingerprint.hex(),

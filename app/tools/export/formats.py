@@ -309,7 +309,10 @@ class _LanceFiles(_Tables):
 
     def index(self, content: ExportContent) -> None:
         """Commit a version with the files that the one before lacks: rows keep their numbers, new ones come behind."""
-        opened = self._opened()
+        try:
+            opened = self._lance.dataset(str(self.out))
+        except ValueError:  # there is none yet
+            opened = self._lance.write_dataset(self.schema.empty_table(), str(self.out), data_storage_version=_LANCE)
         known = {file.path for fragment in opened.get_fragments() for file in fragment.data_files()}
         new = [file for file in content.files if file.name.removeprefix(f"{_DATA}/") not in known]
         if not new:
@@ -324,13 +327,6 @@ class _LanceFiles(_Tables):
         with TemporaryDirectory() as folder:
             (fragment,) = self._lance.fragment.write_fragments(row, folder, mode="create", data_storage_version=_LANCE)
         return fragment
-
-    def _opened(self) -> Any:
-        try:
-            return self._lance.dataset(str(self.out))
-        except ValueError:  # there is none yet
-            empty = self.schema.empty_table()
-            return self._lance.write_dataset(empty, str(self.out), data_storage_version=_LANCE)
 
 
 def _renamed(fragment: Any, file: ExportedFile) -> Any:
@@ -486,16 +482,13 @@ class _NanoGptFiles(ExportFormat):
         with new_file(bin_path) as tokens, new_file(line_path) as lines:
             for chunk in rows:
                 tokens.write(chunk.tokens.data)
-                lines.writelines(self._lines(chunk))
+                for number, length, one in zip(chunk.numbers, chunk.lengths.tolist(), chunk.about, strict=True):
+                    row = {"partition": chunk.partition, self.shape.number: number}
+                    lines.write(orjson.dumps(row | {"tokens": length, self.shape.about: one}) + b"\n")
                 found.append(chunk.lengths)
         lengths = np.concatenate(found)
         count, total = len(lengths), int(lengths.sum())
         return [ExportedFile(p.name, count, total, p.stat().st_size) for p in (bin_path, line_path)], lengths
-
-    def _lines(self, rows: ExportRows) -> Iterator[bytes]:
-        for number, length, one in zip(rows.numbers, rows.lengths.tolist(), rows.about, strict=True):
-            line = {"partition": rows.partition, self.shape.number: number, "tokens": length, self.shape.about: one}
-            yield orjson.dumps(line) + b"\n"
 
 
 class _MegatronFiles(_NanoGptFiles):

@@ -11,14 +11,7 @@ from typing import Any, Final
 from tokenmill.errors import DamagedError, InputError, RecordError
 from tokenmill.recipe import Genesis
 from tokenmill.store import open_eras, open_partition, read_stream, streams_in
-from tokenmill.store.layout import (
-    SOURCE_FILE,
-    SegmentPaths,
-    comparing,
-    is_packed,
-    partition_directory,
-    segment_firsts,
-)
+from tokenmill.store.layout import SOURCE_FILE, SegmentPaths, comparing, is_packed, partition_directory, segment_firsts
 from tokenmill.store.sealing import UNKNOWN, scan
 from tokenmill.untrusted import parse_json, read_regular, regular_file
 from tokenmill.wire.message import Message

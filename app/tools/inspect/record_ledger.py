@@ -128,8 +128,7 @@ class RecordLedger:
     @property
     def in_all(self) -> ChainLedger | None:
         """The sum of all streams; None where there are not several."""
-        streams = {chain.stream for chain in self.chains}
-        return added("all streams", self.chains) if len(streams) > 1 else None
+        return added("all streams", self.chains) if len({chain.stream for chain in self.chains}) > 1 else None
 
     @property
     def empty(self) -> bool:
@@ -158,16 +157,12 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
     chains: list[ChainLedger] = []
     async with consumer(settings) as client:
         for one in settled:
-            partitions = range(await require_topic(client, one.stream.tokens_topic))
-            chains += [await _chain(client, one, partition) for partition in partitions]
+            for partition in range(await require_topic(client, one.stream.tokens_topic)):
+                tokens = TopicPartition(one.stream.tokens_topic, partition)
+                head = furthest(await last_messages(client, tokens, one))
+                chain = account(one, partition, one.genesis.start(partition), head)
+                chains.append(chain if head is None else replace(chain, pace=await _pace(client, tokens, head)))
     return RecordLedger(chains, raw_partition_accounts(settled, chains))
-
-
-async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
-    tokens = TopicPartition(settled.stream.tokens_topic, partition)
-    head = furthest(await last_messages(client, tokens, settled))
-    chain = account(settled, partition, settled.genesis.start(partition), head)
-    return chain if head is None else replace(chain, pace=await _pace(client, tokens, head))
 
 
 async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message) -> Pace:
@@ -221,6 +216,5 @@ def _raw_partition_account(chains: Sequence[ChainLedger]) -> RawPartitionAccount
     if len(same) > 1 or any(chain.taken for chain in chains):
         return raw
     owned = sum(c.totals.kept + c.totals.filtered.total() + c.totals.dead_lettered.total() for c in chains)
-    return replace(
-        raw, records=first.totals.records, owned=owned, shared=first.totals.tombstones + first.totals.flushes
-    )
+    shared = first.totals.tombstones + first.totals.flushes
+    return replace(raw, records=first.totals.records, owned=owned, shared=shared)

@@ -16,7 +16,7 @@ from tokenmill.store.sealing import chain_after
 from tokenmill.store.segment import Segment
 from tokenmill.store.store import Start, read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
-from tokenmill.wire.pieces import OpenReferences, Piece, decode_entry, split_entries, split_references
+from tokenmill.wire.pieces import Piece, decode_entry, split_entries, split_references
 
 from ...funnel import beginning_of
 from ...kafka.clients import consumer, offsets
@@ -40,11 +40,13 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
     packed = StoredPack.find(store, name) if store is not None else None
     if packed is not None:
         engine = engine_in(packed.store, read_stream(packed.store, name))
-        settled, numbers = packed.settled, range(packed.run.partitions)
-        chains = [
-            _report_of(settled, number, packed.head(number), packed.store, _stored_sample(packed, number, engine))
-            for number in numbers
-        ]
+        settled = packed.settled
+        chains = []
+        for number in range(packed.run.partitions):
+            reader = open_partition(packed.store, name, number)
+            last = reader.read(reader.blocks - 1) if reader.blocks > reader.first_block else None
+            sample = "" if last is None else beginning_of(decode(engine, last))
+            chains.append(_report_of(settled, number, packed.head(number), packed.store, sample))
     else:
         settled = await settled_stream(settings, name)
         engine, held = engine_of(settled), store if store is not None and name in streams_in(store) else None
@@ -79,7 +81,11 @@ async def _chain(
     raw = TopicPartition(settled.stream.raw_topic, partition)
     spans = await offsets(client, [tokens, raw])
     messages = await last_messages(client, tokens, settled)
-    sample = _sample(engine, settled, furthest([message for message in messages if not message.is_carry]))
+    recipe, sample = settled.genesis.recipe, ""
+    newest = furthest([message for message in messages if not message.is_carry])
+    if newest is not None:
+        block = np.frombuffer(memoryview(newest.tokens)[-recipe.block_bytes :], recipe.token_dtype)
+        sample = beginning_of(decode(engine, block))
     return _report_of(settled, partition, furthest(messages), store, sample, spans=(spans[raw], spans[tokens]))
 
 
@@ -113,19 +119,6 @@ def _report_of(
 
 def _firsts(directory: Path) -> list[int]:
     return segment_firsts(path.name for path in directory.iterdir()) if directory.is_dir() else []
-
-
-def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
-    if message is None:
-        return ""
-    recipe = settled.genesis.recipe
-    last = memoryview(message.tokens)[-recipe.block_bytes :]
-    return beginning_of(decode(engine, np.frombuffer(last, recipe.token_dtype)))
-
-
-def _stored_sample(packed: StoredPack, partition: int, engine: Engine) -> str:
-    reader = open_partition(packed.store, packed.settled.stream.name, partition)
-    return beginning_of(decode(engine, reader.read(reader.blocks - 1))) if reader.blocks > reader.first_block else ""
 
 
 _PARTITION_DEPTH = 3  # <store>/<stream>/<partition>
@@ -226,6 +219,7 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
         blocks.append({"block": message.first + index, "pieces": pieces, "sample": sample})
     references = split_references(message.references)
     opened = split_entries(message.open_entry, (len(references.counts) or 1) * bool(message.open_entry))
+    rows, names = iter(references.rows.tolist()), references.rows.dtype.names or ()
     return {
         "kind": "carry" if message.is_carry else "blocks",
         "fingerprint": message.fingerprint.hex(),
@@ -239,15 +233,11 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
         "open": {
             "bytes": len(message.open_tokens),
             "pieces": [piece_values(piece) for entry in opened for piece in decode_entry(entry)],
-            "references": _references(references),
+            "references": [
+                [dict(zip(names, next(rows), strict=True)) for _ in range(count)] for count in references.counts
+            ],
         },
     }
-
-
-def _references(references: OpenReferences) -> list[list[dict[str, int]]]:
-    rows = iter(references.rows.tolist())
-    names = references.rows.dtype.names or ()
-    return [[dict(zip(names, next(rows), strict=True)) for _ in range(count)] for count in references.counts]
 
 
 def piece_values(piece: Piece) -> dict[str, Any]:

@@ -401,8 +401,7 @@ def require_counted(reasons: Collection[str], counted: Counter[str]) -> list[str
 async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[int, Counter[str]]]:
     ends = {}
     for partition in range(await require_topic(client, settled.stream.tokens_topic)):
-        tokens = TopicPartition(settled.stream.tokens_topic, partition)
-        head = await published_head(client, tokens, settled)
+        head = await published_head(client, TopicPartition(settled.stream.tokens_topic, partition), settled)
         if head is not None:
             ends[partition] = (head.cursor.next_offset, head.totals.filtered)
     return ends
@@ -447,18 +446,15 @@ class _Search:
             columns.filter_seen(self._stages)
             split = self._settled.stream.split
             filtered = [(o.record, o.reason) for o in columns.rejected if o.split == split]
-            filtered += [(record, NO_TOKENS) for record in self._silent(columns, part.records)]
+            if self._wanted[NO_TOKENS] > 0:
+                kept = columns.kept[split]
+                silent = kept.indices[self._stages.engine.encode(kept.documents.texts).silent]
+                filtered += [(part.records[at], NO_TOKENS) for at in silent.tolist()]
             for record, reason in sorted(filtered, key=lambda one: one[0].offset):
                 if self._wanted[reason] > 0:
                     self._wanted[reason] -= 1
                     found.append(self._rejected(raw, record, reason))
         return found
-
-    def _silent(self, columns: OutcomeColumns, records: Sequence[SourceRecord]) -> list[SourceRecord]:
-        if self._wanted[NO_TOKENS] <= 0:
-            return []
-        kept = columns.kept[self._settled.stream.split]
-        return [records[at] for at in kept.indices[self._stages.engine.encode(kept.documents.texts).silent].tolist()]
 
     def _rejected(self, raw: TopicPartition, record: SourceRecord, reason: str) -> RejectedDocument:
         """Ask the steps themselves, one after the other: they say which numbers decided."""
