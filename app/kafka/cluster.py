@@ -137,13 +137,6 @@ async def learn_partition(producer: AIOKafkaProducer, topic: str, partition: int
         await client.force_metadata_update()
 
 
-def close_unanswered(client: AIOKafkaClient) -> None:
-    """Close the connections with requests that are not waited for any more, because their time ran out."""
-    for connection in list(client._conns.values()):  # noqa: SLF001
-        if any(answer.cancelled() for _, _, answer in connection._requests):  # noqa: SLF001
-            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
-
-
 FIRST_PAUSE: Final = 0.1
 """Seconds between the first attempt that failed at an address and the next; doubled each time ..."""
 LONGEST_PAUSE: Final = 2.0
@@ -281,7 +274,10 @@ def patch_metadata_requests(client: AIOKafkaClient) -> None:
         found: bool = await ask(cluster, iter(()) if topics is not None and not topics else topics)
         ended = loop.time()
         if not found:
-            close_unanswered(client)
+            for connection in list(client._conns.values()):  # noqa: SLF001
+                # a request that is not waited for any more: its time ran out
+                if any(answer.cancelled() for _, _, answer in connection._requests):  # noqa: SLF001
+                    connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
         return found
 
     client._metadata_update = ask_after_a_pause  # noqa: SLF001

@@ -154,11 +154,9 @@ async def settle(
 
 async def settled_recipe(settings: Settings, raw_topic: str) -> Recipe | None:
     """Return the recipe of the first of a raw topic's streams that is settled; None where none is."""
-    for stream in settings.streams():
-        if stream.raw_topic == raw_topic:
-            genesis = (await read_control_topic(settings, stream.control_topic)).genesis
-            if genesis is not None:
-                return genesis.recipe
+    for stream in [one for one in settings.streams() if one.raw_topic == raw_topic]:
+        if (genesis := (await read_control_topic(settings, stream.control_topic)).genesis) is not None:
+            return genesis.recipe
     return None
 
 
@@ -270,9 +268,14 @@ async def _read_eras(
         follower.restart()
         batch = await _one_fetch(client, partition, first, end)
     while batch:
-        eras = [(_added(follower, topic, record), record.offset) for record in batch[known:]]
+        eras: list[tuple[Era, int]] = []
+        for record in batch[known:]:
+            if (era := follower.add(record)) is not None:
+                eras.append((era, record.offset))
+            elif record.key == ERA_KEY and (why := why_no_era(record.value)) is not None:
+                name_junk(topic, record.offset, record.key, why)
         known = False
-        yield [(era, offset) for era, offset in eras if era is not None]
+        yield eras
         last = batch[-1]
         batch = await _one_fetch(client, partition, last.offset + 1, end)
         if batch and not await _is_still_there(client, partition, last):
@@ -292,13 +295,6 @@ async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start:
 async def _first_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
     batch = await anext(read_batches(client, partition, start, end), None) or ()
     return [LogRecord(record.offset, record.key, record.value) for record in batch]
-
-
-def _added(follower: EraFollower, topic: str, record: LogRecord) -> Era | None:
-    era = follower.add(record)
-    if era is None and record.key == ERA_KEY and (why := why_no_era(record.value)) is not None:
-        name_junk(topic, record.offset, record.key, why)
-    return era
 
 
 async def _is_still_there(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:

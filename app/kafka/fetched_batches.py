@@ -95,8 +95,7 @@ class FetchedBatches:
         return batch
 
     def _next_size(self) -> int:
-        size: int = LENGTH_END + LENGTH.unpack_from(self._view, self._start + LENGTH_AT)[0]
-        return size
+        return LENGTH_END + int(LENGTH.unpack_from(self._view, self._start + LENGTH_AT)[0])
 
 
 class TolerantBatch:
@@ -197,8 +196,7 @@ class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
                 self._aborted_producers.discard(batch.producer_id)
             if batch.is_transactional and batch.producer_id in self._aborted_producers:
                 return True
-        control: bool = batch.is_control_batch
-        return control
+        return bool(batch.is_control_batch)
 
 
 def read_as_brokers_do() -> None:
@@ -208,9 +206,8 @@ def read_as_brokers_do() -> None:
 
 def partition_records(tp: TopicPartition, records: FetchedBatches, *options: Any) -> PartitionRecords:
     """Return the records of a fetch as their consumer wants them; used in place of aiokafka's ``PartitionRecords``."""
-    if packed_batches in options:
-        return FetchedRecords(tp, records, *options)
-    return PartitionRecords(tp, records, *options)
+    kind = FetchedRecords if packed_batches in options else PartitionRecords
+    return kind(tp, records, *options)
 
 
 def hand_out_packed_batches() -> None:
@@ -245,7 +242,8 @@ def unpack(batch: memoryview) -> list[UnpackedRecord]:
                 name, at = _field(data, at)
                 content, at = _field(data, at)
                 headers.append(((name or b"").decode(errors="backslashreplace"), content))
-            when, kind = (last_time, 1) if attributes & LOG_APPEND_TIME else (_int64(first_time + delta), 0)
+            created = (first_time + delta + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds two such numbers
+            when, kind = (last_time, 1) if attributes & LOG_APPEND_TIME else (created, 0)
             records.append(UnpackedRecord(offset + number, when, kind, key, value, headers))
     except (ValueError, LookupError, zlib.error, cramjam.DecompressionError) as error:
         raise CorruptRecordException(f"offset {offset}: the batch cannot be unpacked: {error!r}") from error
@@ -262,11 +260,6 @@ def _field(data: bytearray, at: int) -> tuple[bytes | None, int]:
     if at + size > len(data):
         raise ValueError(f"{size} bytes are announced, and {len(data) - at} are there")
     return bytes(data[at : at + size]), at + size
-
-
-def _int64(number: int) -> int:
-    """Return what Java makes of a sum of two such numbers."""
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _from_gzip(data: memoryview) -> bytearray:

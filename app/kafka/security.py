@@ -7,7 +7,8 @@ on.
 import asyncio
 import re
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -108,8 +109,7 @@ def load_certificate(
 
 
 def _reason(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or str(error)
-    return str(reason).replace("_", " ").lower()
+    return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
 
 
 def _read(name: str, path: Path) -> bytes:
@@ -154,11 +154,13 @@ async def _ask(settings: ConnectionSettings, host: str, port: int) -> None:
 
 def explain_refusal(error: BaseException, settings: ConnectionSettings, address: str) -> TokenMillError | None:
     """Return what an attempt to connect to a broker that ended with ``error`` means; None: no broker is there."""
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, TokenError):
             return SettingsError(cause.words) if cause.definite else BrokerError(cause.words)
         if words := _about(cause, settings, address):
             return SettingsError(words)
+        cause = cause.__cause__ or cause.__context__
     connected = isinstance(error, ConnectionError | ssl.SSLError) or not isinstance(error, OSError)
     if isinstance(error, TimeoutError | ConnectionRefusedError) or not connected:  # no such host, no route
         return None
@@ -196,24 +198,16 @@ def _about(cause: BaseException, settings: ConnectionSettings, address: str) -> 
     return None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _about_its_certificate(error: ssl.SSLCertVerificationError, settings: ConnectionSettings, address: str) -> str:
-    said = f"the certificate of the broker at {address} is not believed ({error.verify_message.rstrip('.')}): "
-    if error.verify_code in WRONG_NAME:
-        return (
-            f"{said}set bootstrap_servers to a name that it is for; ssl_check_hostname = false does without the check"
-        )
     known = f"the authorities in {settings.ssl_cafile}" if settings.ssl_cafile else "the system's authorities"
-    return f"{said}{known} did not sign it; set ssl_cafile to the file of those that did"
+    advice = f"{known} did not sign it; set ssl_cafile to the file of those that did"
+    if error.verify_code in WRONG_NAME:
+        advice = "set bootstrap_servers to a name that it is for; ssl_check_hostname = false does without the check"
+    return f"the certificate of the broker at {address} is not believed ({error.verify_message.rstrip('.')}): {advice}"
 
 
 def _about_our_certificate(error: ssl.SSLError, settings: ConnectionSettings, address: str) -> str:
-    said = str(error.reason).lower().replace("_", " ")
+    said = _reason(error)
     if settings.ssl_certfile is None:
         return f"the broker at {address} wants a certificate of its clients ({said}); set ssl_certfile and ssl_keyfile"
     return (
@@ -228,9 +222,8 @@ def _about_the_login(error: SaslAuthenticationFailed, settings: ConnectionSettin
             f"the broker at {address} refuses our token ({error.args[0]}); correct who may log in there, its clock, or "
             f"{'oauth_function' if settings.oauth_function else 'oauth_token_url and oauth_scope'}"
         )
-    where = (
-        "sasl_password" if settings.sasl_password is not None else f"sasl_password_file {settings.sasl_password_file}"
-    )
+    file = f"sasl_password_file {settings.sasl_password_file}"
+    where = file if settings.sasl_password is None else "sasl_password"
     return (
         f"the broker at {address} refuses the login of {settings.sasl_username} by {settings.sasl_mechanism} "
         f"({error.args[0]}); correct sasl_username, {where}, or sasl_mechanism"
@@ -253,17 +246,12 @@ def certificate_ends(settings: Settings) -> dict[str, float]:
     found = {}
     for name in Settings.model_fields:
         path = getattr(settings, name) if name.endswith(("_certfile", "_cafile", "_certificate")) else None
-        if path is not None and (ends := _ends_in(path)):
-            found[name] = (max if name.endswith("_cafile") else min)(ends)
+        if path is not None:
+            with suppress(OSError, ValueError, IndexError):  # ValueError also where it holds none
+                certificates = _CERTIFICATE.findall(path.read_text("ascii", "replace"))
+                ends = [_end(ssl.PEM_cert_to_DER_cert(one)) for one in certificates]
+                found[name] = (max if name.endswith("_cafile") else min)(ends)
     return found
-
-
-def _ends_in(path: Path) -> list[float]:
-    try:
-        pem = path.read_text("ascii", "replace")
-        return [_end(ssl.PEM_cert_to_DER_cert(found)) for found in _CERTIFICATE.findall(pem)]
-    except (OSError, ValueError, IndexError):
-        return []
 
 
 def _end(der: bytes) -> float:

@@ -90,8 +90,7 @@ async def message_at(
 ) -> Message | None:
     """Return the first message within ``span`` of the stream with this fingerprint; None where there is none."""
     async for record in read_range(client, tokens, *span):
-        message = readable(record, fingerprint)
-        if message is not None:
+        if (message := readable(record, fingerprint)) is not None:
             return message
     return None
 

@@ -57,9 +57,10 @@ REQUEST_BYTES: Final = 96 << 20
 """Of messages in one request: a client sends those for all partitions of a broker together, and brokers take 100 MiB by
 default (``socket.request.max.bytes``)."""
 UNLIMITED: Final = "-1"
+RETENTION: Final = ("retention.ms", "retention.bytes")
 TIMES: Final = ("message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 SIZES: Final = ("max.message.bytes", "segment.bytes", "compression.type")
-CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", *SIZES, *TIMES)
+CONFIGS: Final = ("cleanup.policy", *RETENTION, *SIZES, *TIMES)
 
 
 class NeededTopic(NamedTuple):
@@ -79,8 +80,7 @@ class NeededTopic(NamedTuple):
         if self.kind == "produced":
             configs |= {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
         if self.kind != "raw":
-            limits = {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
-            configs |= {**limits, "message.timestamp.type": "LogAppendTime"}
+            configs |= {**dict.fromkeys(RETENTION, UNLIMITED), "message.timestamp.type": "LogAppendTime"}
         return configs
 
 
@@ -218,8 +218,7 @@ def _about_cleanup(topic: NeededTopic, found: Existing) -> Wrong:
         return
     if is_compacted(found):
         yield "error", "is compacted, so records vanish in between: set cleanup.policy=delete"
-    limits = [f"{name}={found.configs[name]}" for name in ("retention.ms", "retention.bytes")]
-    limits = [limit for limit in limits if not limit.endswith(f"={UNLIMITED}")]
+    limits = [f"{name}={found.configs[name]}" for name in RETENTION if found.configs[name] != UNLIMITED]
     if limits and topic.kind in LIMITED:
         severity, why = LIMITED[topic.kind]
         yield severity, f"has limited retention ({', '.join(limits)}): {why}"
@@ -250,16 +249,15 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     async def ensure() -> list[str]:
         async with admin(settings) as client:
             existing = await describe_topics(client, [topic.name for topic in needed])
-            counts = {
-                name: existing[name].partitions if name in existing else partitions for name in settings.raw_topics
-            }
+            there = {name: found.partitions for name, found in existing.items()}
+            counts = {name: there.get(name, partitions) for name in settings.raw_topics}
             missing = [name for name, count in counts.items() if count is None]
             if missing:
                 raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
             wanted = {topic.name: 1 if topic.kind in SINGLE else counts[topic.raw_topic] or 0 for topic in needed}
             new = [topic for topic in needed if topic.name not in existing]
-            there = [topic.name for topic in needed if topic.kind not in LETTERS and topic.name in existing]
-            grown = {name: wanted[name] for name in there if existing[name].partitions < wanted[name]}
+            growing = [topic.name for topic in needed if topic.kind not in LETTERS and topic.name in there]
+            grown = {name: wanted[name] for name in growing if there[name] < wanted[name]}
             await _create(client, settings, new, wanted)
             for name, count in grown.items():
                 await _grow(client, name, count)
@@ -348,12 +346,9 @@ async def describe_topics(client: AIOKafkaAdminClient, names: Iterable[str]) -> 
 
 async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, int]:
     """Return the number of partitions, with a leader each, of those of the topics that exist."""
-    counts: dict[str, int] = {}
-    for described in await client.describe_topics(list(names)):
-        if described["error_code"] == errors.UnknownTopicOrPartitionError.errno:
-            continue
-        counts[described["topic"]] = len(described["partitions"])
-    return counts
+    answers = await client.describe_topics(list(names))
+    unknown = errors.UnknownTopicOrPartitionError.errno
+    return {one["topic"]: len(one["partitions"]) for one in answers if one["error_code"] != unknown}
 
 
 async def _create(
