@@ -81,7 +81,10 @@ class Mill(StreamWorker[RawPartition]):
         owned = self.partitions.owned
         self._eras = EraKeeper(self._settings, every, lambda topic: TP(topic, 0) in owned, self._write_control)
         self._keep(self._eras.run(), "eras")
-        self._keep(watch_compaction(self._settings, _topics(self._settings), self._heed_compaction), "compaction")
+        related = {raw_topic: [raw_topic] for raw_topic in self._settings.raw_topics}
+        for one in self._settings.streams():
+            related[one.raw_topic] += [one.tokens_topic, one.control_topic]
+        self._keep(watch_compaction(self._settings, related, self._heed_compaction), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
             self._keep(watch_retention(self._settings, self._owned, self._heed_retention), "raw retention")
 
@@ -148,8 +151,7 @@ class Mill(StreamWorker[RawPartition]):
     def status(self) -> dict[str, Any]:
         """Return where each partition is, and of which streams no more eras are closed."""
         halts = self._eras.halts if self._eras is not None else {}
-        halted = {f"closing eras of {name}": why for name, why in halts.items()}
-        return {**super().status(), "halts": halted}
+        return {**super().status(), "halts": {f"closing eras of {name}": why for name, why in halts.items()}}
 
     async def tick(self) -> None:
         """Consider carries."""
@@ -161,13 +163,6 @@ class Mill(StreamWorker[RawPartition]):
             await self._app.send_record(topic, 0, value, key, ())
         except NotReady as error:  # Faust stops its producer before us; the partition's next owner goes on
             raise BrokerError("the producer of this worker has ended, so the worker ends") from error
-
-
-def _topics(settings: Settings) -> dict[str, list[str]]:
-    topics = {raw_topic: [raw_topic] for raw_topic in settings.raw_topics}
-    for stream in settings.streams():
-        topics[stream.raw_topic] += [stream.tokens_topic, stream.control_topic]
-    return topics
 
 
 def create_app(settings: Settings) -> BatchApp:

@@ -188,8 +188,7 @@ class Extents:
         the extent that it had, and is named in the log, once for each reason: it must not keep the others' blocks from
         being trained on. Only this call uses ``client`` meanwhile. Raises TopicError where the topic is missing.
         """
-        count = await require_topic(client, self.topic)
-        partitions = [TopicPartition(self.topic, number) for number in range(count)]
+        partitions = [TopicPartition(self.topic, number) for number in range(await require_topic(client, self.topic))]
         for partition, span in (await offsets(client, partitions)).items():
             now = (*span, self.ignored.size(partition.partition))
             if self.looked.get(partition) == now:

@@ -162,8 +162,7 @@ class Inquiry:
         most = SIGNED_BYTES // (8 * (1 + self._deduplication.width))
         for low in range(0, len(offsets), most):
             high = min(len(offsets), low + most)
-            at = index_at(records, int(offsets[high - 1]))
-            last = records[-1 if high == len(offsets) else at]
+            last = records[-1 if high == len(offsets) else index_at(records, int(offsets[high - 1]))]
             remembered = Remembered(last.offset, record_crc(last.key, last.value))
             one = (self._source, self._signed, last.offset + 1, remembered, offsets[low:high], hashes[low:high])
             ranges.append(SignedRange(*one))
@@ -193,6 +192,7 @@ class Inquiry:
 
         Raises DifferenceError where the verdicts hold two histories, SourceError where they are of other records.
         """
+        where = f"{self._raw.topic}[{self._raw.partition}]"
         pauses = Backoff(AGAIN_SECONDS, LONGEST_SECONDS)
         pause = pauses.next()
         while not self._asked or self._asked[0].needs > self._queue.end:
@@ -203,7 +203,12 @@ class Inquiry:
                 await asyncio.wait_for(self._changed.wait(), pause if self._asked else None)
             except TimeoutError:
                 pause = pauses.next()
-                self._show_waiting()
+                reason = (
+                    f"{where} waits for verdicts on duplicates behind offset {self._queue.end}: see that a sequencer "
+                    f"runs for the domain {self._logs.domain.name} (`tokenmill serve` starts one), and what it says"
+                )
+                log.warning("waiting", reason=reason)
+                self._show(SequencerError(reason))
                 for asked in list(self._asked):
                     await self._send(asked)
         self._show(None)
@@ -212,19 +217,8 @@ class Inquiry:
         self._changed.set()
         self._queue.tell(self._seen, asked.batch.position)
         if (other := self._queue.pass_over(asked.batch.records, asked.batch.position)) is not None:
-            raise SourceError(
-                f"{self._raw.topic}[{self._raw.partition}] no longer holds at offset {other} what was judged: {ADVICE}"
-            )
+            raise SourceError(f"{where} no longer holds at offset {other} what was judged: {ADVICE}")
         return asked
-
-    def _show_waiting(self) -> None:
-        where = f"{self._raw.topic}[{self._raw.partition}]"
-        reason = (
-            f"{where} waits for verdicts on duplicates behind offset {self._queue.end}: see that a sequencer "
-            f"runs for the domain {self._logs.domain.name} (`tokenmill serve` starts one), and what it says"
-        )
-        log.warning("waiting", reason=reason)
-        self._show(SequencerError(reason))
 
     def _deliver(self, records: Sequence[SourceRecord]) -> None:
         for judged in self._log.take(records):

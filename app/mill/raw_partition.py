@@ -26,7 +26,7 @@ from ..kafka.topics import described, letter_bytes, worst_message_bytes
 from ..milling.decoding import FramedDecoder
 from ..milling.outcomes import Outcome
 from ..milling.packing.fit_packing import Reopening
-from ..milling.partition_mill import ChainMill, Looked, Milled, PartitionMill
+from ..milling.partition_mill import ChainMill, Looked, PartitionMill
 from ..settings import dead_letter_topic, rejected_topic
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import MillMeter, PartitionProgress, State, waiting_status
@@ -51,7 +51,6 @@ LETTERS_WAIT: Final = (
 )
 
 T = TypeVar("T")
-
 log = structlog.get_logger(__name__)
 
 
@@ -87,8 +86,7 @@ class RawPartition:
         self._schemas: SchemaWait | None = None
         """None where records name no schema."""
         if isinstance(decoder, FramedDecoder):
-            where = f"{tp.topic}[{tp.partition}]"
-            self._schemas = SchemaWait(decoder, where, self._wait_for, self._containment.work)
+            self._schemas = SchemaWait(decoder, f"{tp.topic}[{tp.partition}]", self._wait_for, self._containment.work)
         self._lock = asyncio.Lock()
         self._hanging: RecordsInFlight | None = None
         self._dead_letter: Mapping[str, Any] | None = None
@@ -260,7 +258,11 @@ class RawPartition:
 
     async def _mill_share(self, mill: PartitionMill, batch: FetchedBatch, looked: Looked | None = None) -> None:
         self._meter.begin(batch.records)
-        milled = await self._milled(mill, batch, looked)  # 1
+        milled = await self._in_hand(*_span(batch), partial(mill.feed, batch.records, looked))  # 1
+        self._meter.clock.divide(milled.seconds)
+        if self._hanging is not None:  # it took very long, and is done
+            self._hanging = self.halted = None
+            self._log.warning("partition goes on")
         if batch.generation != self._generation:
             return
         await self._send_dead_letters(milled.dead_letters)  # 2
@@ -274,15 +276,6 @@ class RawPartition:
             publisher.carry_time.took(milled.value_bytes)
         await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
         self._meter.fed(batch.records, milled.value_bytes)
-
-    async def _milled(self, mill: PartitionMill, batch: FetchedBatch, looked: Looked | None) -> Milled:
-        """Take step 1, in a thread."""
-        milled = await self._in_hand(*_span(batch), partial(mill.feed, batch.records, looked))
-        self._meter.clock.divide(milled.seconds)
-        if self._hanging is not None:  # it took very long, and is done
-            self._hanging = self.halted = None
-            self._log.warning("partition goes on")
-        return milled
 
     async def _send_dead_letters(self, outcomes: Sequence[Outcome]) -> None:
         """Take step 2."""
@@ -345,20 +338,15 @@ class RawPartition:
 
     async def tick(self) -> None:
         """Name a record that takes very long, and write a carry for each chain that needs one."""
-        self._look_for_hanging()
+        hanging = self._note.hanging(HANG_SECONDS)
+        if hanging is not None and hanging != self._hanging:
+            self._hanging, self._halted_by = hanging, HANGS
+            self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
+            self._log.critical("partition hangs", reason=self.halted)
         if self._mill is None or self._generation is None or not self._takes or self._lock.locked():
             return
         async with self._lock:
             await self._queue_carries(self._mill)
-
-    def _look_for_hanging(self) -> None:
-        hanging = self._note.hanging(HANG_SECONDS)
-        if hanging is None or hanging == self._hanging:
-            return
-        self._hanging = hanging
-        self._halted_by = HANGS
-        self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
-        self._log.critical("partition hangs", reason=self.halted)
 
     @property
     def stuck(self) -> bool:
@@ -430,8 +418,7 @@ class RawPartition:
 
     def progress(self) -> PartitionProgress:
         """Return where the partition is, for its gauges."""
-        started = self._generation is not None
-        state: State = "running" if started else "resuming"
+        state: State = "resuming" if self._generation is None else "running"
         state = "halted" if self.halted else "waiting" if self.waiting else state
         return self._meter.progress(state, self.position, self._publishers)
 

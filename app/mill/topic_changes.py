@@ -112,8 +112,7 @@ class PartitionGrowth:
             await self.know(topic, partition)
 
     async def _look(self) -> None:
-        counts = [await partition_count(self.settings, topic) for topic in self.topics]
-        self._count = min(counts)
+        self._count = min([await partition_count(self.settings, topic) for topic in self.topics])
 
 
 async def watch_retention(
@@ -165,7 +164,7 @@ class SkipList:
     """With what was read of their control topics so far; `refresh` reads on."""
 
     async def refresh(self, client: AIOKafkaConsumer) -> None:
-        """Read on to the ends of the control topics; Only this call uses ``client`` meanwhile."""
+        """Read on to the ends of the control topics; only this call uses ``client`` meanwhile."""
         await read_on(client, {settled.stream.control_topic: settled.control for settled in self.streams})
 
     def in_force(self, partition: int) -> frozenset[int]:
@@ -184,10 +183,7 @@ class SkipList:
         )
 
     async def settle(self, client: AIOKafkaConsumer, partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
-        """Take over what is wanted and return what is in force, which is on the control topics then.
-
-        For the partition's owner, before it mills.
-        """
+        """Take over what is wanted, before the owner mills; return what is in force: control topics have it then."""
         await self.refresh(client)
         wanted = self.wanted(partition, cursors)
         for settled in self.streams if wanted else ():
