@@ -284,14 +284,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         for partition in partitions:
             consumer.pause(partition)
             consumer.seek(partition, 0)
-            tp = TP(partition.topic, partition.partition)
-            self._leaders_before[tp] = self._leader(tp)
+            self._leaders_before[TP(*partition)] = leader(consumer, partition)
 
     def _gather(self, consumer: aiokafka.AIOKafkaConsumer, *, gathers: bool) -> None:
-        """Let the next fetches wait for as much as one may bring of a partition, or for the first byte.
-
-        So a quiet topic is seldom asked for.
-        """
+        """Let the next fetches wait for a partition's share, so that a quiet topic is seldom asked; or for one byte."""
         fetcher = consumer._fetcher  # noqa: SLF001 - as above
         fetcher._fetch_min_bytes = self._share if gathers else 1  # noqa: SLF001
         fetcher._fetch_max_wait_ms = GATHER_WAIT_MS if gathers else FETCH_WAIT_MS  # noqa: SLF001
@@ -431,15 +427,12 @@ class BatchConsumer(driver.Consumer):
             message = ConsumerMessage(tp.topic, tp.partition, position, *nothing, tp=tp, generation_id=generation)
             message.tracked = True
             event = self.app.create_event(None, batch, None, message)
-            high, drop = self._pressure_callbacks(tp)
+            # the same two objects for a partition each time: the queue compares them by identity
+            both = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
+            high, drop = self._pressure.setdefault(tp, both)
             topics: Any = self.app.topics
             for channel in topics._tp_index[tp]:  # noqa: SLF001 - where the conductor would put them
                 channel.queue.put_nowait_enhanced(event, on_pressure_high=high, on_pressure_drop=drop)
-
-    def _pressure_callbacks(self, tp: TP) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return the same two objects for a partition each time: the queue compares them by identity."""
-        both = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
-        return self._pressure.setdefault(tp, both)
 
     def ack(self, message: Any) -> bool:
         """Forget the event: acknowledgements decide nothing here."""
