@@ -43,24 +43,20 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
         for settled in every:
             await bring_stream(self._store, settled)
-            self._contexts[settled.stream.tokens_topic] = self._context(settled)
-        owned = self.partitions.owned
-        self._bringer = EraBringer(every, self._store, lambda topic: TP(topic, 0) in owned)
+            self._contexts[settled.stream.tokens_topic] = SegmentContext(
+                settings=self._settings,
+                store=self._store,
+                stream=settled.stream.name,
+                recipe=settled.genesis.recipe,
+                ignored=settled.control.ignored,
+                start_partition=self._start_partition,
+                set_durable=self._app.set_durable,
+                end_offset=lambda tp: self._ends().get(tp, (0, 0))[0],
+                fail=_fail,
+            )
+        self._bringer = EraBringer(every, self._store, lambda topic: TP(topic, 0) in self.partitions.owned)
         self._keep(self._bringer.run(self._settings), "eras")
         self._keep(self._watch_control(every), "control")
-
-    def _context(self, settled: Settled) -> SegmentContext:
-        return SegmentContext(
-            settings=self._settings,
-            store=self._store,
-            stream=settled.stream.name,
-            recipe=settled.genesis.recipe,
-            ignored=settled.control.ignored,
-            start_partition=self._start_partition,
-            set_durable=self._app.set_durable,
-            end_offset=lambda tp: self._ends().get(tp, (0, 0))[0],
-            fail=_fail,
-        )
 
     def _open(self, tp: TP) -> TokenPartition:
         return TokenPartition(tp, self._contexts[tp.topic])

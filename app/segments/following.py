@@ -43,8 +43,7 @@ async def bring_stream(store: Store, settled: Settled) -> None:
     genesis = settled.genesis
     digest = genesis.recipe.tokenizer_sha256
     tokenizer = None if digest == RAW_BYTES_SHA256 else settled.control.tokenizer(digest)
-    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-    await asyncio.to_thread(store.add_stream, info, tokenizer)
+    await asyncio.to_thread(store.add_stream, StreamInfo.from_genesis(genesis, genesis.segment_blocks), tokenizer)
 
 
 async def open_writer(

@@ -107,7 +107,7 @@ class StreamFlow:
         return partition.halt
 
     async def look(self, client: AIOKafkaConsumer) -> None:
-        """Bring `heads` up to date; Only this call uses ``client`` meanwhile.
+        """Bring `heads` up to date; only this call uses ``client`` meanwhile.
 
         Only the last message is read, and only where more was written than was appended; a writer's late one can hide
         others until the next look.
@@ -147,7 +147,18 @@ class StreamFlow:
             await update_metadata(client)  # leaders are noted before anything is read
             self._leaders = {tp: leader(client, tp) for tp in self.topics}
             self._client = client
-            self.partitions = {tp: TokenPartition(tp, self._context()) for tp in self.topics}
+            context = SegmentContext(
+                settings=self._settings,
+                store=self._store,
+                stream=self.settled.stream.name,
+                recipe=self.settled.genesis.recipe,
+                ignored=self.settled.control.ignored,
+                start_partition=self._start_partition,
+                set_durable=self.reached.__setitem__,
+                end_offset=lambda tp: self.ends().get(tp, 0),
+                fail=self._fail,
+            )
+            self.partitions = {tp: TokenPartition(tp, context) for tp in self.topics}
             await together(failure(), *(self._follow(client, partition) for partition in self.partitions.values()))
 
     async def _stop(self) -> None:
@@ -162,19 +173,6 @@ class StreamFlow:
             except PASSING as error:  # what it could not commit comes again
                 log.warning("a partition could not be ended", topic=partition.tp.topic, reason=str(error))
         self.partitions, self.reached = {}, {}
-
-    def _context(self) -> SegmentContext:
-        return SegmentContext(
-            settings=self._settings,
-            store=self._store,
-            stream=self.settled.stream.name,
-            recipe=self.settled.genesis.recipe,
-            ignored=self.settled.control.ignored,
-            start_partition=self._start_partition,
-            set_durable=self.reached.__setitem__,
-            end_offset=lambda tp: self.ends().get(tp, 0),
-            fail=self._fail,
-        )
 
     def _fail(self, error: Exception) -> None:
         if self._failed is not None and not self._failed.done():
@@ -268,8 +266,7 @@ class CopyMeasure:
 
     def _lacks(self, era: int) -> bool:
         """Whether blocks of an era are missing; then they are of all later ones."""
-        ranges = self._eras.era(era).ranges
-        return any(self._blocks.get(number, 0) < part.stop for number, part in enumerate(ranges))
+        return any(self._blocks.get(number, 0) < part.stop for number, part in enumerate(self._eras.era(era).ranges))
 
 
 KEEP_LOOK_SECONDS: Final = 10.0

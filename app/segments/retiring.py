@@ -42,13 +42,13 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
     info = read_stream(store, stream)
     directory = layout.partition_directory(store, stream, partition)
     try:
-        with layout.locked(
-            layout.stream_directory(store, stream) / layout.STREAM_FILE
-        ):  # not the directory's, which is for writers
+        # not the directory's lock, which is for writers
+        with layout.locked(layout.stream_directory(store, stream) / layout.STREAM_FILE):
             names = os.listdir(directory)  # noqa: PTH208 - names alone, of many files
             start = read_start(directory, info, partition)
-            target = _target(directory, names, below - below % info.segment_blocks)
             firsts = segment_firsts(names)
+            sealed = [first for first in firsts if SegmentPaths(directory, first).manifest.name in names]
+            target = min(below - below % info.segment_blocks, sealed[-1]) if sealed else 0
             first = max(target, start.block)
             going = [path for f in firsts if f < first for path in SegmentPaths(directory, f).all if path.exists()]
             freed = sum(path.stat().st_size for path in going)
@@ -57,21 +57,14 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
             if target > start.block:
                 write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
             else:
-                layout.sync_directory(
-                    directory
-                )  # the process that raised the start may have died before it was durable
+                # the process that raised the start may have died before it was durable
+                layout.sync_directory(directory)
             gone = unlink_below(directory, firsts, first)
     except FileNotFoundError:
         raise StoreError(f"the store {store} holds nothing of partition {partition} of {stream}") from None
     except OSError as error:
         raise StoreError(f"{directory} cannot be written to ({error}); call the same command again") from error
     return Retired(start.block, first, len(gone), freed)
-
-
-def _target(directory: Path, names: list[str], border: int) -> int:
-    """Return the first block that stays: ``border``, or the beginning of the newest sealed segment if that is lower."""
-    sealed = [first for first in segment_firsts(names) if SegmentPaths(directory, first).manifest.name in names]
-    return min(border, sealed[-1]) if sealed else 0
 
 
 def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int) -> bytes:

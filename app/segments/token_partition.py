@@ -66,14 +66,8 @@ class BlockAppender:
 
     def _new_acceptor(self) -> Acceptor:
         writer, recipe = self.writer, self._recipe
-        return Acceptor(
-            recipe.fingerprint,
-            self._tp.partition,
-            recipe.block_bytes,
-            block=writer.next_block,
-            chain=writer.chain,
-            recall=writer.chain_before,
-        )
+        place = (recipe.fingerprint, self._tp.partition, recipe.block_bytes)
+        return Acceptor(*place, block=writer.next_block, chain=writer.chain, recall=writer.chain_before)
 
     @property
     def next_block(self) -> int:
@@ -128,7 +122,6 @@ class BlockAppender:
 
 
 T = TypeVar("T")
-
 log = structlog.get_logger(__name__)
 
 
@@ -257,9 +250,7 @@ class TokenPartition:
             return False
         async with self._lock:
             await in_thread(partial(appender.begin, start))
-        self._log.warning(
-            "the store begins later: the token topic no longer holds what was before", block=start.block,
-        )  # fmt: skip
+        self._log.warning("the store begins later: the token topic no longer holds what was before", block=start.block)
         return True
 
     async def _find_start(self, client: AIOKafkaConsumer, appender: BlockAppender) -> int:
