@@ -168,15 +168,11 @@ class SignaturePartition:
             await self._send(judged)
             self.position = batch.position
             self._app.set_durable(self.tp, self.position)
-            self._note(order)
+            if self._folder.is_due(order.window) and (self._noting is None or self._noting.done()):
+                known = SliceStart(0, self.position, order.window.kept, dict(order.verdict_ends))
+                note = WindowNote(known, list(self._signatures.digests))  # judging goes on while it is written
+                self._noting = asyncio.ensure_future(asyncio.to_thread(self._folder.write, order.window, note))
             self._clock.wait()
-
-    def _note(self, order: DomainOrder) -> None:
-        """Have the disk hold what is known now, if it is time; judging goes on meanwhile."""
-        if self._folder.is_due(order.window) and (self._noting is None or self._noting.done()):
-            known = SliceStart(0, self.position, order.window.kept, dict(order.verdict_ends))
-            note = WindowNote(known, list(self._signatures.digests))
-            self._noting = asyncio.ensure_future(asyncio.to_thread(self._folder.write, order.window, note))
 
     def _judge(self, order: DomainOrder, records: Sequence[SourceRecord]) -> Mapping[Source, Sequence[JudgedRange]]:
         """Take step 1."""
@@ -231,13 +227,12 @@ class SignaturePartition:
 
     def status(self) -> Mapping[str, Any]:
         """Return how far the log is judged, for the supervisor and for people."""
-        kept = self._order.window.kept if self._order is not None else None
         return {
             "position": self.progress().position,
             "halted": self.halted,
             "halted_by": self._halted_by if self.halted else None,
             **waiting_status(None, self._clock),
-            "kept": kept,
+            "kept": self._order.window.kept if self._order is not None else None,
         }
 
 
@@ -260,9 +255,8 @@ def create_app(settings: Settings) -> BatchApp:
     topics = [domain.signatures_topic for domain in settings.require_domains()]
     app = BatchApp(f"{settings.group}-sequencer", **faust_options(settings))
     sequencer = Sequencer(settings, app)
-    app.agent(app.topic(*topics, value_type=bytes), name="judge", isolated_partitions=True)(
-        sequencer.partitions.feed_all
-    )
+    signatures = app.topic(*topics, value_type=bytes)
+    app.agent(signatures, name="judge", isolated_partitions=True)(sequencer.partitions.feed_all)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:

@@ -12,7 +12,6 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Final, NamedTuple
@@ -50,12 +49,10 @@ NOTES: Final = 64
 NOTE: Final = "note.json"
 NOTED: Final = 256
 """Messages by which a note knows its log, where so many were read: more than a broker loses of what it acknowledged."""
-
-log = structlog.get_logger(__name__)
-
-
 BEGINNING: Final = SliceStart()
 """Of every domain: nothing is known."""
+
+log = structlog.get_logger(__name__)
 
 
 def first_slice(one: SliceStart, deduplication: Deduplication) -> int:
@@ -68,8 +65,7 @@ def first_slice(one: SliceStart, deduplication: Deduplication) -> int:
 
 def base_of(slices: Iterable[SliceStart], whole: SliceStart, deduplication: Deduplication) -> SliceStart:
     """Return where to begin so that the window is whole where the slice ``whole`` begins."""
-    wanted = first_slice(whole, deduplication)
-    return next((one for one in slices if one.number == wanted), BEGINNING)
+    return next((one for one in slices if one.number == first_slice(whole, deduplication)), BEGINNING)
 
 
 class DomainOrder:
@@ -105,10 +101,7 @@ class DomainOrder:
         return signed.since(known) if signed.begin <= known < signed.end else None
 
     def judge(self, part: SignedRange, signature: int) -> JudgedRange:
-        """Return the verdicts on a part that was accepted, of the message at the offset ``signature``.
-
-        Raises DiskError where the window cannot grow.
-        """
+        """Return the verdicts on an accepted part of the message at ``signature``. Raises DiskError: no room left."""
         kept, verdict_end = self.window.kept, self.verdict_ends.get(part.source, VerdictEnd())
         found = self.window.judge(part.hashes, part.places)
         told = np.flatnonzero(found.kinds)
@@ -139,11 +132,9 @@ class DomainOrder:
     def _passed(self, source: Source, judged: JudgedRange, kept: int) -> None:
         """Go behind a range; the slices that begin in it are known by what was known before it."""
         size = slice_size(self.window.deduplication)
-        first = max(1, -(-kept // size))
-        if first * size < self.window.kept:
-            verdict_ends = dict(self.verdict_ends)
-            for number in range(first, -(-self.window.kept // size)):
-                self.started.append(SliceStart(number, judged.signature, kept, verdict_ends))
+        numbers = range(max(1, -(-kept // size)), -(-self.window.kept // size))
+        verdict_ends = dict(self.verdict_ends) if numbers else {}
+        self.started += [SliceStart(number, judged.signature, kept, verdict_ends) for number in numbers]
         self.verdict_ends[source] = judged.after
 
 
@@ -334,9 +325,8 @@ class Rebuilding:
             return None
         if not await are_out(verdicts, self._logs, note.known):
             return None
-        make = partial(DomainOrder, self._deduplication, note.known, None, self._folder.path)
         try:
-            order = await asyncio.to_thread(make)
+            order = await asyncio.to_thread(DomainOrder, self._deduplication, note.known, None, self._folder.path)
         except DamagedError as error:
             log.warning("the window is learned again", domain=self._domain.name, reason=str(error))
             return None

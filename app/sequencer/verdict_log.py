@@ -137,10 +137,7 @@ class VerdictLog:
         return self._chain.verdict_end or VerdictEnd()
 
     async def open(self, client: AIOKafkaConsumer, verdict_end: VerdictEnd) -> bool:
-        """Go behind the verdicts that end at ``verdict_end``; return whether they are there.
-
-        Raises MovedError where retention passes what is read.
-        """
+        """Go behind the verdicts up to ``verdict_end``; return whether they are there. Raises MovedError as `next`."""
         self._begin(VerdictChain(verdict_end))
         await self._find(client, verdict_end.next_offset - 1)
         if verdict_end == VerdictEnd():
@@ -153,7 +150,7 @@ class VerdictLog:
         return False
 
     async def open_at(self, client: AIOKafkaConsumer, offset: int) -> None:
-        """Go to the verdicts on a raw offset, or to the first ones that are there. Raises MovedError as `open`."""
+        """Go to the verdicts on a raw offset, or to the first ones that are there. Raises MovedError as `next`."""
         self._begin(VerdictChain())
         await self._find(client, offset)
 
