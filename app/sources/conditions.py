@@ -168,8 +168,7 @@ def _equal(found: object, value: _Value) -> bool:
 def _ordered(operator: str, found: object, value: _Value) -> bool:
     compare = _ORDERS[operator]
     if value.number is not None:
-        if isinstance(found, str):
-            found = number_in(found)
+        found = number_in(found) if isinstance(found, str) else found
         return _is_number(found) and compare(found, value.number)
     if found is None or isinstance(found, (bool, dict, list)) or _is_number(found):
         return False

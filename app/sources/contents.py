@@ -158,11 +158,10 @@ def why_foreign(begin: bytes) -> str:
     """Return what begins so, if it is not read here, or stands for another file; nothing if it is neither."""
     if found := _marked(begin, _FOREIGN):
         return found
-    try:  # the first block of a tar archive has a checksum
+    with suppress(tarfile.HeaderError):  # the first block of a tar archive has a checksum
         tarfile.TarInfo.frombuf(begin[:512], UTF_8, "surrogateescape")
-    except tarfile.HeaderError:
-        return ""
-    return f"a tar archive: {_UNPACK}"
+        return f"a tar archive: {_UNPACK}"
+    return ""
 
 
 def _json_kind(text: bytes) -> str:
@@ -170,10 +169,9 @@ def _json_kind(text: bytes) -> str:
     if found is not None and found[1] is None:
         return "jsonl" if found[2] else "json"
     line, ended, _ = text.lstrip(b"\xef\xbb\xbf\x1e\t\n\r ").partition(b"\n")
-    try:
+    parsed = None
+    with suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(line) if found or line.startswith(b"[") else None
-    except orjson.JSONDecodeError:
-        parsed = None
     is_object = isinstance(parsed, dict) or (found is not None and not ended)
     return "jsonl" if is_object else "json" if found or isinstance(parsed, list) else ""
 

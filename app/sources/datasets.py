@@ -187,12 +187,6 @@ def is_dataset(path: str) -> bool:
     return any(Path(path, mark).is_file() for mark in MARKS)
 
 
-class _Found(NamedTuple):
-    path: str
-    name: str | None
-    commit: str | None  # None: the hub was not asked
-
-
 class DatasetSource:
     """One split of a data set; entries are rows, numbered from 1."""
 
@@ -214,7 +208,7 @@ class DatasetSource:
         self._reading = reading
         self._follow_links = follow_links
         self._library = library("datasets", "hf", "reading data sets")
-        self._found: _Found | None = None
+        self._found: tuple[str, str | None, str] | None = None  # name, configuration and commit, as the hub says
         name = redacted(readable(path))
         self.name = f"{name}[{split}]" if split else name
 
@@ -225,7 +219,7 @@ class DatasetSource:
         """
         if self._on_hub:
             self._found = self._found or self._on_the_hub()
-            return str(self._found.commit).encode()
+            return self._found[-1].encode()
         folder = self._address.path
         files = sorted(Path(folder).rglob("*") if Path(folder).is_dir() else ())
         found = [(file, file.stat()) for file in files if file.is_file() and not file.name.startswith("cache-")]
@@ -270,11 +264,8 @@ class DatasetSource:
             place = f" to its end (behind row {number:,})" if number else ""
             yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)
 
-    def _on_the_hub(self) -> _Found:
-        """Return what the hub has under the address, and its newest commit.
-
-        Of a name of two parts, the first may be an owner, or all of the name; the hub knows the owner of such today.
-        """
+    def _on_the_hub(self) -> tuple[str, str | None, str]:
+        """Return the name and the configuration that the hub has under the address, and the newest commit."""
         address = self._address
         hub = library("huggingface_hub", "hf", "reading data sets")
         missing = library("huggingface_hub.errors", "hf", "reading data sets").RepositoryNotFoundError
@@ -284,7 +275,7 @@ class DatasetSource:
             for path, name in _meanings(address):
                 try:
                     info = api.dataset_info(path, revision=address.revision)
-                    return _Found(str(info.id), name, str(info.sha))
+                    return str(info.id), name, str(info.sha)
                 except Exception as error:  # noqa: BLE001 - any library may be between here and the hub
                     errors.append(error)
                     if not isinstance(error, missing):
@@ -295,18 +286,15 @@ class DatasetSource:
             "name and the connection"
         ) from errors[0]
 
-    def _target(self) -> tuple[str, dict[str, Any]]:
+    def _builder(self) -> Any:
+        """Return what reads the files, one of `SAFE_BUILDERS`, whether an address chose it or what is in a folder."""
         address = self._address
         path, name, revision = address.path, address.name, address.revision
         if self._on_hub:
             with suppress(InputError):  # the library may have it in its cache
                 self._found = self._found or self._on_the_hub()
             path, name, revision = self._found or (*_meanings(address)[0], revision)
-        return path, {"name": name, "revision": revision, **address.arguments}
-
-    def _builder(self) -> Any:
-        """Return what reads the files, one of `SAFE_BUILDERS`, whether an address chose it or what is in a folder."""
-        path, arguments = self._target()
+        arguments = {"name": name, "revision": revision, **address.arguments}
         if path not in SAFE_BUILDERS and not self._on_hub and not Path(path).is_dir():
             raise InputError(self._unsafe(path))  # before the library has looked at a file
         builder = self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
@@ -338,10 +326,9 @@ class DatasetSource:
             try:
                 return load()
             except Exception as error:
-                if heard:
-                    why = f"{reason(error, heard)}; check the name, the network and HF_ENDPOINT"
-                    raise InputError(f"{self.name}: {why}") from error
-                raise InputError(f"{self.name}: {_one_line(error)}") from error
+                advice = "check the name, the network and HF_ENDPOINT"
+                why = f"{reason(error, heard)}; {advice}" if heard else _one_line(error)
+                raise InputError(f"{self.name}: {why}") from error
 
     def _rows(self) -> Any:
         if self._saved:
@@ -368,7 +355,7 @@ def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
     owner, name, *configuration = address.parts
     if configuration:
         return [(f"{owner}/{name}", "/".join(configuration))]
-    return [(address.path, None), (owner, name)]
+    return [(address.path, None), (owner, name)]  # the hub knows today's owner of a name that was given without one
 
 
 def _one_line(error: BaseException | None) -> str:

@@ -243,11 +243,10 @@ def _iso_2022(data: bytes) -> str:
 
 def is_binary(data: bytes, encoding: str = UTF_8) -> bool:
     """Return whether a file or page begins as compressed and other binary data does."""
-    try:
+    with suppress(ValueError, LookupError):  # codecs that know no "replace"
         begin = data[:1024].decode(encoding, "replace")  # of random bytes, one in ten is a control character
-    except (ValueError, LookupError):  # codecs that know no "replace"
-        return False
-    return len(_CONTROL.findall(begin)) * _FEW > len(begin)
+        return len(_CONTROL.findall(begin)) * _FEW > len(begin)
+    return False
 
 
 def seems(data: bytes) -> str:

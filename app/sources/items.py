@@ -330,6 +330,5 @@ def library(module: str, extra: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
-        ) from error
+        package = module.partition(".")[0]
+        raise InputError(f"{purpose} needs {package}, of the extra '{extra}': {how_to_install(extra)}") from error

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Lock, local
@@ -145,11 +146,9 @@ class _Packed(NamedTuple):
     def of(cls, entry: Entry) -> "_Packed":
         number, at, content = entry
         if isinstance(content, Text):
-            try:
+            with suppress(UnicodeDecodeError):  # else as it is, for it will be refused as what it is
                 return cls(number, at, pickle.dumps({"text": content.data.decode()}))
-            except UnicodeDecodeError:  # as it is, for it will be refused as what it is
-                return cls(number, at, None, content)
-        if content is None or isinstance(content, Bad):
+        if content is None or isinstance(content, (Bad, Text)):
             return cls(number, at, None, content)
         return cls(number, at, pickle.dumps(content))
 

@@ -151,11 +151,10 @@ def _is_store(folder: Path) -> bool:
 
 
 def _place(path: str) -> _Place | None:
-    try:
+    with suppress(OSError):
         status = os.stat(path)  # noqa: PTH116 - device and number
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None
 
 
 ZIP: Final = ".zip"

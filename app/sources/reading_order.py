@@ -196,8 +196,7 @@ class ReadingOrder:
             ended = False
             for chunk in source.chunks(place):
                 ended = chunk.last
-                after = following if ended else LaneState(file, chunk.after)
-                yield _Piece(chunk, chunk.memory, after)
+                yield _Piece(chunk, chunk.memory, following if ended else LaneState(file, chunk.after))
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following

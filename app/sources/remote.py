@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -44,10 +44,9 @@ def remote_sources(address: str, reading: Reading) -> list["RemoteFile | Unreada
     ``?`` or ``[`` it is a pattern, whose ``*`` also matches slashes. Raises InputError where there is no such object;
     the store does not answer, or refuses; the library is missing.
     """
-    try:
+    parts = urlsplit("")
+    with suppress(ValueError):  # brackets that do not close
         parts = urlsplit(address)
-    except ValueError:  # brackets that do not close
-        parts = urlsplit("")
     if not parts.hostname:
         raise InputError(f"{address} names no bucket or host: write it as s3://bucket/name or https://host/name")
     web = parts.scheme in ("https", "http")
@@ -171,10 +170,9 @@ class _WebServer:
             response.close()
             raise InputError(f"{self._origin}/{path}: its server does not say how long it is: download it")
         size = int(whole) if begin and whole.isdecimal() else int(length)
-        try:
+        changed: datetime | None = None
+        with suppress(ValueError):
             changed = parsedate_to_datetime(headers.get("Last-Modified", ""))
-        except ValueError:
-            changed = None
         return _Answer(_Version.of(size, headers.get("ETag"), changed), begin, _pieces(response, int(length)))
 
 

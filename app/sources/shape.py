@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Final
@@ -206,8 +207,7 @@ class Shape:
 
     def _check_integers(self, row: Row, data: bytes) -> None:
         for name, find in ((self.id_from, self.id), *self.metadata_fields) if data else ():
-            value = find(row)
-            if type(value) is float:
+            if type(value := find(row)) is float:
                 check_integer(f"{name!r}", name, value, data)
 
     def _unwanted(self, row: Row) -> Unmet | None:
@@ -250,18 +250,15 @@ class Shape:
             if isinstance(text, bytes):
                 return _decoded(name, text)
             wrong = wrong or (name if text is not None or name in row else None)
-        wanted = " or ".join(repr(name) for name, _ in self.texts)
         if wrong:
             found = dict(self.texts)[wrong](row)
             how = "; --map MODULE:FUNCTION makes one text of its parts" if isinstance(found, (list, dict)) else ""
             raise RecordError("wrong_type", f"{wrong!r} is {_kind(found)}, not a string{how}")
-        meant = next(filter(None, (quoted_path(row, name) for name, _ in self.texts)), None)
-        if meant:
-            raise RecordError(
-                "missing_text", f"no field {wanted}; a name with a dot stands in quotes: --field '{meant}'"
-            )
+        lacks = f"no field {' or '.join(repr(name) for name, _ in self.texts)}"
+        if meant := next(filter(None, (quoted_path(row, name) for name, _ in self.texts)), None):
+            raise RecordError("missing_text", f"{lacks}; a name with a dot stands in quotes: --field '{meant}'")
         there = ", ".join(ascii(name)[:60] for name in list(row)[:8]) or "no fields"
-        raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
+        raise RecordError("missing_text", f"{lacks}; there are: {there}; say which is the text: --field")
 
     def _carried(self, row: Row) -> dict[str, Any]:
         found = {name: _scalar(name, find(row)) for name, find in self.metadata_fields}
@@ -320,27 +317,24 @@ def _scalar(name: str, value: Any) -> Any:
 
 def without_nan(data: bytes) -> bytes | None:
     """Return the JSON with null for what Python writes for numbers that are not finite; None where it is none."""
-    try:
+    with suppress(ValueError, TypeError, RecursionError):
         return orjson.dumps(json.loads(data.decode(), parse_constant=lambda _: None))
-    except (ValueError, TypeError, RecursionError):
-        return None
+    return None
 
 
 def _several(data: bytes) -> str:
-    try:
+    with suppress(ValueError, RecursionError):
         first, end = json.JSONDecoder().raw_decode(text := data.decode())
-    except (ValueError, RecursionError):
-        return ""
-    follows = isinstance(first, dict) and text[end:].lstrip(" \t\r").startswith("{")
-    return "; --format json reads several objects on a line" if follows else ""
+        if isinstance(first, dict) and text[end:].lstrip(" \t\r").startswith("{"):
+            return "; --format json reads several objects on a line"
+    return ""
 
 
 def _kind(value: object) -> str:
     if value is None:
         return "null"
-    return {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}.get(
-        type(value), f"of type {type(value).__name__}"
-    )
+    kinds = {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}
+    return kinds.get(type(value), f"of type {type(value).__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

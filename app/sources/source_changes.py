@@ -198,10 +198,9 @@ def _renamed(
     """Return which of the missing sources this one is, or begins with; the longest of them."""
     for size in sorted((size for size in one.cuts if size > 0), reverse=True):
         for name in by_size.get(size, ()):
-            if name in gone and gone[name].digest == one.cuts[size].digest:
-                grown = size < one.seen.size
-                if not grown or (gone[name].lines != NO_LINES and one.seen.lines != NO_LINES):
-                    return name
+            same = name in gone and gone[name].digest == one.cuts[size].digest
+            if same and (size >= one.seen.size or NO_LINES not in (gone[name].lines, one.seen.lines)):  # lines may grow
+                return name
     return None
 
 
@@ -243,8 +242,7 @@ def sources_to_send(seen: Sequence[KnownSource], sources: Sequence[DocumentSourc
     there = by_name(sources)
     found: list[DocumentSource] = []
     for name, one in by_name(seen).items():
-        if not one.sent_now:
-            continue
-        source = there.get(name) or Unreadable(one.name, "cannot be read: it is gone")
-        found.append(source.part(one.entry, one.byte, one.size) if isinstance(source, FileSource) else source)
+        if one.sent_now:
+            source = there.get(name) or Unreadable(one.name, "cannot be read: it is gone")
+            found.append(source.part(one.entry, one.byte, one.size) if isinstance(source, FileSource) else source)
     return found

@@ -204,10 +204,7 @@ def row_groups_of(stream: Any, memory: int) -> list[RowGroup]:
 
 
 def pages_of(stream: Any, chunk: _ColumnChunk) -> Iterator[tuple[bool, int]]:
-    """Yield of each page of a column in a row group whether it is a dictionary, and its size, decompressed.
-
-    Nothing is decoded. Raises OSError where a page is damaged.
-    """
+    """Yield of each page, decoding none, whether it is a dictionary, and its size decompressed; OSError: damage."""
     at, values = chunk.begin, 0
     while values < chunk.values:
         if not 0 <= at < 1 << 62:  # no file is as long
@@ -526,7 +523,6 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the rows, numbered from 1; whole row groups before ``start`` are not read, nor those not of the file's."""
     arrow = library("pyarrow", "produce", "reading parquet")
     parquet = library("pyarrow.parquet", "produce", "reading parquet")
-    damage = (arrow.ArrowException, OSError, UnicodeDecodeError)
     try:
         with ExitStack() as stack:
             stream = stack.enter_context(nullcontext(file.stream) if file.path is None else FileIO(file.path))
@@ -550,7 +546,7 @@ def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
                 file.share = end / opened.metadata.num_rows
     except MemoryError:  # Arrow's, too
         raise
-    except damage as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield start.entry + 1, 0, _broken("parquet", error)
 
 
@@ -570,8 +566,7 @@ def _numbered(what: str, batches: Iterator[Any], number: int, end: int) -> Itera
 
 
 def _broken(what: str, error: BaseException) -> Bad:
-    why = str(error)
-    return Bad(why if isinstance(error, TooMuchMemoryError) else f"no {what}, or damaged: {why}", broken=True)
+    return Bad(str(error) if isinstance(error, TooMuchMemoryError) else f"no {what}, or damaged: {error}", broken=True)
 
 
 def row_groups(path: str) -> list[RowGroup]:

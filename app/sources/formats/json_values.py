@@ -147,9 +147,8 @@ class _Scan:
                 return b""
         self._open += token
         if len(self._open) > MAX_NESTING:
-            found = self._refuse(f"the JSON is nested deeper than {MAX_NESTING:,} brackets")
+            self._refuse(f"the JSON is nested deeper than {MAX_NESTING:,} brackets")
             self._search = self._at
-            return found
         return b""
 
     def _value(self, end: int) -> bytes | Bad:

@@ -82,9 +82,8 @@ def read_jsonl(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
 def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the file as one text with its name as id, or each of its texts; an empty one is none."""
     if needs.separator is not None:
-        yield from _separated(file, needs, start, needs.separator.encode())
-        return
-    yield from read_whole(file, needs, start, partial(_text, file, whole=True))
+        return _separated(file, needs, start, needs.separator.encode())
+    return read_whole(file, needs, start, partial(_text, file, whole=True))
 
 
 def read_whole(file: File, needs: Needs, start: Place, make: Callable[[bytes], Text | Bad]) -> Iterator[Entry]:

@@ -98,10 +98,7 @@ def _page_text(kind: str, block: bytes, needs: Needs) -> str | Bad:
 
 
 def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
-    """Return a body without these encodings, of which the last one was applied last.
-
-    Many crawlers store decoded bodies under heads that still name an encoding: what looks like text is taken as it is.
-    """
+    """Return a body without these encodings, of which the last one was applied last."""
     for name in reversed([one for one in coded if one not in _NO_ENCODING]):
         decode = _DECODERS.get(name)
         if decode is None:
@@ -109,6 +106,7 @@ def _decoded(data: bytes, coded: list[str], needs: Needs) -> bytes | Bad:
         try:
             made = decode(data, needs.limit + 1)
         except (*DAMAGE, ValueError, _brotli().error) as error:
+            # Many crawlers store decoded bodies under heads that still name an encoding: what looks like text is taken.
             if is_binary(data, "latin-1") or isinstance(error, _CutOffError):
                 return Bad(f"a page that is not in the encoding {name!r} that it says it is in: {error}", data)
         else:
