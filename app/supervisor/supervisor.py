@@ -293,14 +293,11 @@ class Export:
     def _not_ready(self) -> str | None:
         if (since := CONTACT.away_since) is not None:
             return no_answer(self._settings.bootstrap_servers, since)
-        waiting = [name for name, slot in self._slots.items() if not slot.ready]
-        if waiting:
+        if waiting := [name for name, slot in self._slots.items() if not slot.ready]:
             return f"not ready: {', '.join(waiting)}"
-        failing = [slot.failing for slot in self._slots.values() if slot.failing]
-        if failing:
+        if failing := [slot.failing for slot in self._slots.values() if slot.failing]:
             return "; ".join(failing)
-        cut_off = [name for name, slot in self._slots.items() if slot.state == "cut off"]
-        if cut_off:
+        if cut_off := [name for name, slot in self._slots.items() if slot.state == "cut off"]:
             return f"no broker answers {', '.join(cut_off)}"
         return None if self._cluster.ends else FAILING.get(NO_ENDS, NO_ENDS)
 
@@ -455,10 +452,8 @@ class Supervisor:
         try:
             self._deaths.add(child.board.records_in_flight())  # none of a worker that ended over something else
         except OSError as error:
-            text = (
-                f"the records that {slot.name} died over cannot be noted ({error!r}): check the disk of temporary files"
-            )
-            log.error("death not noted", reason=text)  # noqa: TRY400 - it says all
+            why = f"the records that {slot.name} died over cannot be noted ({error!r})"
+            log.error("death not noted", reason=f"{why}: check the disk of temporary files")  # noqa: TRY400 - it says all
         child.board.close()
         self._ledger.ended(slot.name)
         say = log.info if slot.stopping else log.warning

@@ -69,10 +69,9 @@ class Child:
         heartbeats = os.fdopen(ours, "rb", 0)
         transport: asyncio.ReadTransport | None = None
         try:
+            loop = asyncio.get_running_loop()
             reader = asyncio.StreamReader(limit=LONGEST_BEAT)
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), heartbeats
-            )
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), heartbeats)
             with Board.file() as file:
                 notes, board = file.fileno(), Board(file.fileno())
                 inherited = {HEARTBEAT_VARIABLE: its, BOARD_VARIABLE: notes, **shared}
@@ -203,11 +202,10 @@ class WorkerSlot:
     @property
     def failing(self) -> str | None:
         """Return that processes end again and again here, and how; None where the present one may be relied on."""
-        if len(self._quick_ends) < 2 or time.monotonic() - self._started >= STEADY_SECONDS:  # noqa: PLR2004 - again
+        ends = self._quick_ends
+        if len(ends) < 2 or time.monotonic() - self._started >= STEADY_SECONDS:  # noqa: PLR2004 - again
             return None
-        return (
-            f"{self.name} has ended {len(self._quick_ends)} times in a row, the last time with {self._quick_ends[-1]}"
-        )
+        return f"{self.name} has ended {len(ends)} times in a row, the last time with {ends[-1]}"
 
     @property
     def state(self) -> State:
@@ -244,15 +242,18 @@ class WorkerSlot:
             child, self.child = self.child, None
             if child is None:
                 return
-            hopeless = code in HOPELESS_CODES
-            lived = time.monotonic() - self._started
-            again = None if hopeless else self._backoff.next(lived)
-            if not hopeless:
-                self._count(code, lived)
-            self._listener.ended(self, child, reason, again)
-            if again is None:
+            if code in HOPELESS_CODES:
+                self._listener.ended(self, child, reason, None)
                 raise HOPELESS_CODES[code](f"{self.name} cannot go on: {child.words or 'its log says why'}")
-            await self._pause(again)
+            lived = time.monotonic() - self._started
+            self.restarts[cause := self._cause(code)] += 1
+            if lived >= self._limits.healthy:
+                self._quick_ends.clear()
+            elif cause != "broker":  # which is not its fault, and said elsewhere
+                self._quick_ends.append(describe(code, None))
+            pause = self._backoff.next(lived)
+            self._listener.ended(self, child, reason, pause)
+            await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long before the next start, and for a broker that answers."""
@@ -296,13 +297,6 @@ class WorkerSlot:
             return "watchdog"
         known: dict[int, Cause] = {RESUME_CODE: "resume", BrokerError.exit_code: "broker"}
         return "killed" if code < 0 else known.get(code, "error")
-
-    def _count(self, code: int, lived: float) -> None:
-        self.restarts[cause := self._cause(code)] += 1
-        if lived >= self._limits.healthy:
-            self._quick_ends.clear()
-        elif cause != "broker":  # which is not its fault, and said elsewhere
-            self._quick_ends.append(describe(code, None))
 
     def _hear(self, child: Child, beats: int) -> int:
         """Count looks, not seconds: if this process was stopped itself, the worker is not to blame."""

@@ -164,19 +164,14 @@ class LagAge:
         self._level = max(self._level, now)
 
     def age(self, offset: int, now: int) -> float | None:
-        """Return how many seconds ago the first record from ``offset`` on was written; None if that is unknown.
-
-        One that was not seen is as old as the last one that was, unless there was nothing to take since.
-        """
-        written = self._written(offset)
-        return max(0.0, (now - written) / 1000) if written else None
-
-    def _written(self, offset: int) -> int:
+        """Return how many seconds ago the first record from ``offset`` on was written; None if that is unknown."""
         if not self._spans or offset > self._spans[-1].last:
-            return max(self._last, self._level)
-        span = next(span for span in self._spans if offset <= span.last)
-        share = max(0, offset - span.first) / max(1, span.last - span.first)
-        return round(span.first_timestamp + share * (span.last_timestamp - span.first_timestamp))
+            written = max(self._last, self._level)  # as the last one seen, unless there was nothing to take since
+        else:
+            span = next(span for span in self._spans if offset <= span.last)
+            share = max(0, offset - span.first) / max(1, span.last - span.first)
+            written = round(span.first_timestamp + share * (span.last_timestamp - span.first_timestamp))
+        return max(0.0, (now - written) / 1000) if written else None
 
 
 State = Literal["resuming", "running", "waiting", "halted"]
@@ -275,10 +270,8 @@ def _measure_lag(tp: TopicPartition, progress: PartitionProgress, position: int,
         lag_age.level(now)
     lag_age.forget(position if progress.durable is None else progress.durable)
     taken = (position, metrics.LAG_RECORDS, metrics.LAG_SECONDS)
-    for offset, records, seconds in (
-        taken,
-        (progress.durable, metrics.DURABLE_LAG_RECORDS, metrics.DURABLE_LAG_SECONDS),
-    ):
+    durable = (progress.durable, metrics.DURABLE_LAG_RECORDS, metrics.DURABLE_LAG_SECONDS)
+    for offset, records, seconds in (taken, durable):
         if offset is not None:
             records.labels(*labels).set(max(0, end - offset))
             if (age := lag_age.age(offset, now) if offset < end else 0.0) is not None:

@@ -147,8 +147,7 @@ class Fleet(Collector):
         metrics: dict[str, Metric] = {}
         for worker, values in sorted(self._sums().items()):
             for (name, labels), value in values.items():
-                known = self._metrics.get(name)
-                if known is not None:
+                if (known := self._metrics.get(name)) is not None:
                     metric = metrics.setdefault(known.name, Metric(known.name, known.documentation, known.type))
                     metric.add_sample(name, {LABEL: worker, **dict(labels)}, value)
         yield from metrics.values()
@@ -277,7 +276,6 @@ class WorkerReporter:
         not_ready = self._not_ready() if away_since is None else no_answer(servers, away_since)
         state: State = "cut off" if away_since is not None else "starting" if not_ready else "running"
         owned, counts = tuple(sorted(said)), self._fleet.counts(self._role)
-        worker = WorkerStatus(self._role, self._role, state, os.getpid(), 0, None, owned, counts)
         return StatusSnapshot(
             role=self._role,
             settings=self._settings,
@@ -286,7 +284,7 @@ class WorkerReporter:
             said=said,
             owners=dict.fromkeys(said, self._role),
             ends={name: partition.get("end") for name, partition in said.items()},
-            workers=[worker],
+            workers=[WorkerStatus(self._role, self._role, state, os.getpid(), 0, None, owned, counts)],
             eras=status.get("eras", {}),
             open_since=status.get("open_since", {}),
             halts=status.get("halts", {}),

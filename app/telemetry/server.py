@@ -13,7 +13,7 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b, sha256
 from http import HTTPStatus
@@ -58,16 +58,14 @@ MakePage = Callable[[BaseRequest], Page]
 
 def _people_page() -> MakePage:
     text = resources.files(__package__).joinpath(FILE).read_text("utf-8")
-    own = "; ".join(f"{kind}-src {_hashed(text, kind)}" for kind in ("script", "style"))
+    own = ""
+    for kind in ("script", "style"):
+        (content,) = re.findall(rf"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        own += f"; {kind}-src 'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
     others = "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    policy = {"Content-Security-Policy": f"default-src 'none'; {own}; {others}"}
+    policy = {"Content-Security-Policy": f"default-src 'none'{own}; {others}"}
     page = Page(text.encode(), content_type=HTML, headers=policy)
     return lambda _: page
-
-
-def _hashed(text: str, element: str) -> str:
-    (content,) = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
 
 
 def told(document: Callable[[], Mapping[str, Any]]) -> MakePage:
@@ -100,24 +98,13 @@ def _store_page(settings: Settings) -> MakePage:
 
 
 def may_see_texts(settings: Settings, request: BaseRequest) -> bool:
-    """Whether who asks may see what records say: with the token, or else on this machine alone.
-
-    The name that a browser asked for must be local as well: another server's may stand for this address.
-    """
-    return settings.http_token is not None or (_here(settings.metrics_host) and _here(_host(request)))
-
-
-def _host(request: BaseRequest) -> str:
-    try:
-        return urlsplit(f"//{request.host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _here(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
+    """Whether who asks may see what records say: with the token, or else on this machine alone."""
+    if settings.http_token is not None:
+        return True
+    try:  # the name that a browser asked for must be local as well: another server's may stand for this address
+        hosts = (settings.metrics_host, urlsplit(f"//{request.host}").hostname or "")
+        return all(host == "localhost" or ipaddress.ip_address(host).is_loopback for host in hosts)
+    except ValueError:  # no address
         return False
 
 
@@ -141,10 +128,9 @@ def in_force(settings: Settings, origins: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 class Asked:
@@ -164,20 +150,15 @@ class Asked:
             if self._expected is not None and not hmac.compare_digest(said, self._expected):
                 words = b"this asks for the token of the setting http_token, as Authorization: Bearer TOKEN\n"
                 return Page(words, HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": "Bearer"})
-            if not self._paced():
+            now = self._now()
+            self._left, self._at = min(AT_ONCE, self._left + (now - self._at) * A_SECOND), now
+            if self._left < 1:
                 words = b"too many requests: ask again in a second\n"
                 return Page(words, HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
+            self._left -= 1
             return make(request)
 
         return page
-
-    def _paced(self) -> bool:
-        now = self._now()
-        self._left, self._at = min(AT_ONCE, self._left + (now - self._at) * A_SECOND), now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 STALLED_SECONDS: Final = 20.0

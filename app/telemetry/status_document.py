@@ -137,8 +137,8 @@ class StatusSnapshot:
         said, end, owner = self.said.get(name, {}), self.ends.get(name), self.owners.get(name)
         topic, number = _place(name)
         position, halted_by, waits_for = said.get("position"), self._said(name).get("halted_by"), self._waits_for(name)
-        state = "unowned" if owner is None else "waiting" if waits_for else _state(said)
-        lag = max(0, end - position) if end is not None and position is not None else None
+        says = "halted" if said.get("halted") else "running" if position is not None else "resuming"
+        state = "unowned" if owner is None else "waiting" if waits_for else says
         return {
             "topic": topic,
             "partition": number,
@@ -151,7 +151,7 @@ class StatusSnapshot:
             "chains": said.get("chains", {}),
             "dead_letter": said.get("dead_letter"),
             "end": end,
-            "lag": lag,
+            "lag": max(0, end - position) if end is not None and position is not None else None,
         }
 
 
@@ -164,12 +164,6 @@ def stopped_words(halted: Mapping[str, str], waiting: Mapping[str, str]) -> str 
 def _listed(found: Mapping[str, str]) -> str:
     shown = [f"{name} ({reason})" for name, reason in list(found.items())[:SHOWN_STOPS]]
     return ", ".join([*shown, *([f"{len(found) - SHOWN_STOPS} more"] if len(found) > SHOWN_STOPS else [])])
-
-
-def _state(said: Mapping[str, Any]) -> str:
-    if said.get("halted"):
-        return "halted"
-    return "running" if said.get("position") is not None else "resuming"
 
 
 def _place(name: str) -> tuple[str, int]:
