@@ -131,9 +131,7 @@ class Broker:
         java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
         java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
         java += ["-cp", os.pathsep.join(map(str, kafka_jars()))]
-        self._prepare()
-        if not (self.directory / "data" / "meta.properties").exists():
-            self._format(java)
+        self._prepare(java)
         process = start_process([*java, "kafka.Kafka", str(self._properties_path)], self.log_path, detached=detached)
         try:
             process.save(self._pid_path)
@@ -157,7 +155,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _prepare(self) -> None:
+    def _prepare(self, java: list[str]) -> None:
         for name in ("data", "tmp"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "address.json").write_text(json.dumps(self._address))
@@ -174,13 +172,12 @@ class Broker:
         # JSON's escapes are Java's as well, and a directory's name may hold anything.
         lines = (f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
         write_private(self._properties_path, "".join(lines))
-
-    def _format(self, java: list[str]) -> None:
-        command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-        command += ["--cluster-id", str(self._address["cluster"]), "--config", str(self._properties_path)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode:
-            raise BrokerError(f"Kafka cannot format {self.directory / 'data'}; it said:\n{done.stdout}")
+        if not (self.directory / "data" / "meta.properties").exists():
+            command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+            command += ["--cluster-id", str(self._address["cluster"]), "--config", str(self._properties_path)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            if done.returncode:
+                raise BrokerError(f"Kafka cannot format {self.directory / 'data'}; it said:\n{done.stdout}")
 
     def _await_service(self, process: Process) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -311,8 +308,7 @@ def find_java() -> Path:
 def kafka_jars() -> list[Path]:
     """Return all of Kafka's jars, checked; raises `BrokerError` where one that the cache lacks cannot be had."""
     cache = cache_directory()
-    jars = locked_jars()
-    paths = {jar: cache / jar.file_name for jar in jars}
+    paths = {jar: cache / jar.file_name for jar in locked_jars()}
     missing = [jar for jar, path in paths.items() if not path.exists() or sha256_of(path) != jar.sha256]
     if missing:
         _log.info("downloading Apache Kafka: %d jars into %s, once", len(missing), cache)
@@ -341,19 +337,15 @@ def _download(jar: Jar, cache: Path) -> None:
     from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415
     from jgo.maven import MavenContext  # noqa: PLC0415
 
-    settings = GlobalSettings.load()
+    repositories = {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=cache) as incoming:
-        context = MavenContext(
-            repo_cache=Path(incoming), remote_repos={"central": MAVEN_CENTRAL_URL, **settings.repositories}
-        )
+        context = MavenContext(repo_cache=Path(incoming), remote_repos=repositories)
         artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
         try:
             path = artifact.resolve()
         except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's for "not found" is the other
-            message = (
-                f"cannot download {jar.file_name} for the local Kafka ({error}). Check the network and try again; "
-            )
-            raise BrokerError(message + "a proxy belongs into HTTPS_PROXY, a mirror into jgo's settings.") from error
+            message = f"cannot download {jar.file_name} for the local Kafka ({error}). Check the network and try again"
+            raise BrokerError(f"{message}; a proxy belongs into HTTPS_PROXY, a mirror into jgo's settings.") from error
         if (found := sha256_of(path)) != jar.sha256:
             message = f"{jar.file_name} as downloaded has sha256 {found} and not {jar.sha256}, as {LOCK} has it. "
             raise BrokerError(message + "It was thrown away: a mirror or proxy changes files. Use another.")

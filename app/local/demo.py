@@ -30,7 +30,7 @@ from ..settings import Settings
 from ..sources import GivenSource, Item, shape_for
 from ..supervisor.supervisor import Event, Status, Supervisor
 from ..tasks import beside, in_background, run_until_signalled
-from ..tools.inspect.tracing import TracedPiece, trace_block
+from ..tools.inspect.tracing import trace_block
 from ..tools.produce.producing import RunPlan, flush, produce
 from ..tools.produce.sending import Summary
 from ..tools.tokenizers import train_tokenizer
@@ -77,22 +77,18 @@ class DemoTrainer:
             )
         try:
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)  # on two cores, it must not slow the service down
-            await self._listen(process)
+            if process.stdout is None:
+                raise TypeError("the process was started without a pipe")
+            async for line in process.stdout:
+                said = json.loads(line)
+                report = TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
+                self.reports.append(report)
+            await process.wait()
         finally:
             with suppress(ProcessLookupError):
                 process.kill()  # it has nothing to save
             self.code = await process.wait()
             self.ended.set()
-
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        if process.stdout is None:
-            raise TypeError("the process was started without a pipe")
-        async for line in process.stdout:
-            said = json.loads(line)
-            self.reports.append(
-                TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
-            )
-        await process.wait()
 
 
 def _training_line(reports: Sequence[TrainingStatus]) -> str:
@@ -120,11 +116,9 @@ SHOWN_CHARACTERS: Final = 160
 def _say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
     """Say what became of every block, and return whether all are right; an era may still be on its way to the store."""
     lost = result.lost + result.behind + result.store_behind
-    line = (
-        f"killed {killed}, lost {lost}, duplicated {result.duplicated}, {result.blocks:,} blocks equal to the reference"
-    )
     good = result.ok and not lost and result.blocks > 0
-    view.say(line, "bold green" if good else "bold red")
+    counts = f"killed {killed}, lost {lost}, duplicated {result.duplicated}"
+    view.say(f"{counts}, {result.blocks:,} blocks equal to the reference", "bold green" if good else "bold red")
     for difference in result.differences:
         view.say(str(difference), "red")
     return good
@@ -140,7 +134,10 @@ async def _go_back(settings: Settings, view: LiveView) -> None:
     trace = await trace_block(settings, stream, partition, stored[partition] // 2, store=settings.store)
     view.say(f"block {trace.block:,} of {stream}, partition {partition}: {trace.tokens} tokens, which came from")
     for piece in trace.pieces[:SHOWN_PIECES]:
-        view.show(_where(piece), "cyan")
+        place = f"{piece.topic}, partition {piece.partition}, offset {piece.offset}"
+        name = f", {piece.id!s}" if piece.id is not None else ""
+        what = ": the flush, which filled the block" if piece.padding else f"{name}: tokens from {piece.position:,} on"
+        view.show(f"    {place}{what}", "cyan")
         if piece.record is not None:
             view.show(f"      {_excerpt(piece.record.text, piece.text)}")
     if len(trace.pieces) > SHOWN_PIECES:
@@ -156,14 +153,6 @@ def _next_commands(view: LiveView, directory: Path, settings: Settings) -> None:
     view.show(f"    the service on this state again: push text of your own into {settings.raw_topics[0]} and watch")
     view.show(f"  {program()} inspect segment {shlex.quote(str(partition))}", "bold cyan")
     view.show("    what the files hold that a trainer reads; needs no broker")
-
-
-def _where(piece: TracedPiece) -> str:
-    place = f"    {piece.topic}, partition {piece.partition}, offset {piece.offset}"
-    if piece.padding:
-        return f"{place}: the flush, which filled the block"
-    name = f", {piece.id!s}" if piece.id is not None else ""
-    return f"{place}{name}: tokens from {piece.position:,} on"
 
 
 def _excerpt(text: str, piece: str) -> str:

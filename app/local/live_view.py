@@ -255,17 +255,15 @@ class LiveView:
         while True:
             await asyncio.sleep(pause)
             before, seen = seen, look()
+            states_before, states = ([worker.state for worker in scene.status.workers] for scene in (before, seen))
             now = self._remember(seen)
             if self._live is not None:
                 lines = _picture(seen, self._rates, now - self._began, self._console.width)
                 self._live.update(Group(*lines), refresh=True)
-            elif [one.state for one in seen.status.workers] != [
-                one.state for one in before.status.workers
-            ] or now - at >= PLAIN_SECONDS:
+            elif states != states_before or now - at >= PLAIN_SECONDS:
                 self.say(_plain_line(seen, self._rates))
                 at = now
-            moves = self._live is not None and seen != before
-            pause = REFRESH_SECONDS if moves else QUIET_SECONDS
+            pause = REFRESH_SECONDS if self._live is not None and seen != before else QUIET_SECONDS
 
     def _remember(self, scene: LiveScene) -> float:
         now = time.monotonic()

@@ -115,7 +115,11 @@ class DemoText:
 def standard_library() -> DemoText:
     """Return the sources of the Python that runs this, some 30 MB, in a fixed random order, for a model's sake."""
     root = Path(sysconfig.get_path("stdlib"))
-    files = sorted(_files(root))
+    files: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in {"site-packages", "dist-packages", "__pycache__"}]
+        files += [Path(folder, name) for name in names if name.endswith((".py", ".txt", ".rst"))]
+    files.sort()
     random.Random(0).shuffle(files)  # noqa: S311 - for variety, not secrecy
 
     def items(shape: Shape) -> Iterator[Item | Refused]:
@@ -135,18 +139,8 @@ def own_text(path: Path) -> DemoText:
     if path.is_file() and path.suffix.lower() not in {".jsonl", ".ndjson"}:
         return DemoText(name, str(path), path.stat().st_size, lambda shape: _passages(path, shape))
     files = [Path(folder, file) for folder, _, names in os.walk(path) for file in names] or [path]
-    return DemoText(
-        name,
-        str(path),
-        _size(file for file in files if file.is_file()),
-        lambda shape: read_items(find_sources([str(path)], Reading(shape))),
-    )
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in {"site-packages", "dist-packages", "__pycache__"}]
-        yield from (Path(folder, name) for name in names if name.endswith((".py", ".txt", ".rst")))
+    size = _size(file for file in files if file.is_file())
+    return DemoText(name, str(path), size, lambda shape: read_items(find_sources([str(path)], Reading(shape))))
 
 
 def _size(files: Iterator[Path] | list[Path]) -> int:
