@@ -25,5 +25,5 @@ def test_methods_of_a_base_are_told_once() -> None:
     """With all arguments, where they come first; later, where that is."""
     text = FILE.read_text()
     assert text.count("- `state_after(step: int) -> dict[str, Any]`:") == 1
-    assert "As in [Batches](#batches): `close`, `decode`," in text
+    assert "As in [Batches](#batches): `behind`, `close`, `decode`," in text
     assert "    on_damage: OnDamage = 'refuse',\n" in text
