@@ -32,8 +32,8 @@ from tokenmill.errors import missing_extra
 from tokenmill.samples.tracing import Source
 
 from .documents import Documents, StoredDocument
+from .metrics import Behind, Metrics
 from .samplers import BucketSampler, EraSampler, StratifiedSampler
-from .step_loop import Behind, Metrics
 from .windows import Windows
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from ..kafka.control_topic import read_eras, settled_stream, write_control
 from ..kafka.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
+from ..tables import ShownTable, pairs
 from ..tasks import until_interrupted
-from ..terminal import ShownTable, escaped, pairs
+from ..terminal import escaped
 from ..tools import failed_records
 from ..tools.failed_records import ResendOutcome, ResendRequest
 from ..tools.inspect.duplicates import Copies, copies_of

@@ -15,7 +15,7 @@ from tokenmill.samples.trainable import read_any_state, read_state
 
 from ..funnel import beginning_of
 from ..settings import Settings
-from ..terminal import ShownTable, pairs
+from ..tables import ShownTable, pairs
 from ..tools.inspect import reports, tracing
 from .options import All, AsJson, OneStream, RawTopic, argument, command, open_store, option
 from .output import LINE_CHARACTERS, ProgressLine, count, moment_of, say, show, show_json, show_table, size

@@ -19,7 +19,8 @@ from rich.segment import Segment
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..funnel import Retention, TriedDocument, beginning_of, languages_line
-from ..terminal import ShownTable, escaped, escaped_json, escaped_lines, in_notebook, is_terminal
+from ..tables import ShownTable
+from ..terminal import escaped, escaped_json, escaped_lines, in_notebook, is_terminal
 
 PlainColumn: Final = partial(TextColumn, markup=False)
 

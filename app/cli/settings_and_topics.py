@@ -14,7 +14,7 @@ from ..milling.duplicates.signatures import SLICES, Near, deduplication_of, row_
 from ..milling.steps.pipeline import PROFILES, STEPS, steps_as_toml
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
-from ..terminal import ShownTable
+from ..tables import ShownTable
 from .options import AsJson, argument, command, option
 from .output import count, say, show, show_json, show_table, size
 

@@ -19,9 +19,9 @@ from ..broker_contact import moment
 from ..funnel import terminal_plot, write_png
 from ..settings import Settings
 from ..sources.remote import SameHost
+from ..tables import ShownTable
 from ..telemetry.health import believing
 from ..telemetry.status_document import VERSION, identity, stopped_words
-from ..terminal import ShownTable
 from ..tools.inspect.packed import ledger_of
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger
 from .options import All, AsJson, SomeStreams, command, option

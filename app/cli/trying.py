@@ -15,8 +15,8 @@ from ..funnel import TriedDocument, length_bars, terminal_bars
 from ..milling.tokenizers import load_tokenizer
 from ..settings import Settings
 from ..sources import Item, Reading, Refused, read_items, shape_for
+from ..tables import ShownTable
 from ..tasks import until_interrupted
-from ..terminal import ShownTable
 from ..tools.tokenizers import report_on, train_tokenizer
 from ..tools.trial import TrialProgress, TrialResult, TrialRun, plan_trial, trial_settings
 from . import reading_options as files

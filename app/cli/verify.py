@@ -18,8 +18,8 @@ from tokenmill.wire.totals import Totals
 from ..funnel import Retention
 from ..settings import Settings
 from ..sources.file_sources import OpenedSources
+from ..tables import ShownTable
 from ..tasks import until_interrupted
-from ..terminal import ShownTable
 from ..tools.inspect.packed import StoredPack, check_packed, packed_streams
 from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack

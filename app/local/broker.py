@@ -131,7 +131,9 @@ class Broker:
         java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
         java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
         java += ["-cp", os.pathsep.join(map(str, kafka_jars()))]
-        self._prepare(java)
+        self._prepare()
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format(java)
         process = start_process([*java, "kafka.Kafka", str(self._properties_path)], self.log_path, detached=detached)
         try:
             process.save(self._pid_path)
@@ -155,7 +157,7 @@ class Broker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _prepare(self, java: list[str]) -> None:
+    def _prepare(self) -> None:
         for name in ("data", "tmp"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "address.json").write_text(json.dumps(self._address))
@@ -172,12 +174,13 @@ class Broker:
         # JSON's escapes are Java's as well, and a directory's name may hold anything.
         lines = (f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
         write_private(self._properties_path, "".join(lines))
-        if not (self.directory / "data" / "meta.properties").exists():
-            command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
-            command += ["--cluster-id", str(self._address["cluster"]), "--config", str(self._properties_path)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            if done.returncode:
-                raise BrokerError(f"Kafka cannot format {self.directory / 'data'}; it said:\n{done.stdout}")
+
+    def _format(self, java: list[str]) -> None:
+        command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        command += ["--cluster-id", str(self._address["cluster"]), "--config", str(self._properties_path)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            raise BrokerError(f"Kafka cannot format {self.directory / 'data'}; it said:\n{done.stdout}")
 
     def _await_service(self, process: Process) -> None:
         deadline = time.monotonic() + START_SECONDS

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from ..logs import set_up_logging
 from ..supervisor.supervisor import Event, Row, Status
+from ..tables import ShownTable, flowed
 from ..telemetry.status_document import WorkerStatus
-from ..terminal import ShownTable, flowed
 
 WINDOW_SECONDS: Final = 5.0
 """Over which rates are measured: long enough that a number can be read, short enough that a stop is seen."""

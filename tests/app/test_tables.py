@@ -17,7 +17,7 @@ from tokenmill.app.cli import settings_and_topics as topics
 from tokenmill.app.funnel import Retention
 from tokenmill.app.kafka.dead_letters import DeadLetter, RecordPlace
 from tokenmill.app.settings import load_with_origins
-from tokenmill.app.terminal import GAP, ShownTable, pairs
+from tokenmill.app.tables import GAP, ShownTable, pairs
 from tokenmill.app.tools.inspect.record_ledger import ChainLedger, RecordLedger
 from tokenmill.app.tools.pack.packing_run import PackedStream
 from tokenmill.app.tools.trial import StageSpeed
@@ -127,7 +127,7 @@ def test_a_table_is_columns_where_they_fit_and_else_paragraphs() -> None:
 def test_every_table_of_the_command_line_is_tested_here() -> None:
     """Whoever makes one does it in a function that returns it."""
     made_by = Counter[str]()
-    for file in (APP / "terminal.py", *sorted((APP / "cli").glob("*.py"))):
+    for file in (APP / "tables.py", *sorted((APP / "cli").glob("*.py"))):
         for node in ast.walk(ast.parse(file.read_text())):
             if (
                 isinstance(node, ast.FunctionDef)

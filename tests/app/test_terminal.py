@@ -35,7 +35,8 @@ from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.sources import Refused
-from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, guard_streams, pairs
+from tokenmill.app.tables import pairs
+from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines, guard_streams
 from tokenmill.app.tools.produce.sending import PassedOver
 from tokenmill.app.worker.run import Worker
 
