@@ -100,13 +100,12 @@ def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
-    # Tracebacks are plain in both: the console's own would show local variables, which are passwords and records.
-    plain = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
-    rendered = [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        *([_escape, plain] if console else [structlog.processors.JSONRenderer()]),
-    ]
+    rendered: list[structlog.typing.Processor] = [structlog.processors.JSONRenderer()]
+    if console:  # tracebacks are plain, as in JSON: the console's own would show local variables, passwords and records
+        plain = structlog.dev.plain_traceback
+        rendered = [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+    strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    rendered = [strip, structlog.processors.format_exc_info, *rendered]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
     root = logging.getLogger()

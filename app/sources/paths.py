@@ -18,6 +18,7 @@ from typing import Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from tokenmill.errors import InputError
+from tokenmill.store.layout import STORE_FILE
 from tokenmill.untrusted import read_json_file
 
 from .contents import BEGIN_BYTES, data_among, is_about_data, table_above, why_foreign, why_no_rows, without_pointers
@@ -33,8 +34,6 @@ WILD: Final = re.compile(r"[*?\[]")
 ANY_DEPTH: Final = "**"
 KINDS: Final = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _Place = tuple[int, int]
-_STORE_FILE: Final = "store.json"
-"""As `tokenmill.store` has it, which a mill worker does not load."""
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class FolderWalk:
         except OSError as error:
             self.left_out.append(f"{folder} is left out: {error.strerror}")
             return [], []
-        if _STORE_FILE in names and _is_store(folder):
+        if STORE_FILE in names and _is_store(folder):
             self.left_out.append(f"{folder} is left out: it is a store, which holds tokens")
             return [], []
         names = {name for name in names if not is_about_data(name, folder.name)}
@@ -145,7 +144,7 @@ def _leads_out(link: Path, root: str) -> bool:
 def _is_store(folder: Path) -> bool:
     """Return whether a folder is a store, as the one that an earlier call of the same `tokenmill pack .` filled."""
     with suppress(OSError, ValueError):
-        values = read_json_file(folder / _STORE_FILE)
+        values = read_json_file(folder / STORE_FILE)
         return isinstance(values, dict) and {*values} >= {"directory", "format", "host", "id"}
     return False
 
