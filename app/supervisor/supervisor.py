@@ -285,7 +285,7 @@ class Export:
             workers=self.workers(),
             eras=dict(ledger.eras),
             halts=ledger.stops("halts"),
-            waits={**ledger.stops("waits"), **FAILING},
+            waits={**ledger.stops("waits"), **FAILING, **self._cluster.gone},
             open_since=self._cluster.open_since,
             unowned=self.unowned,
         )

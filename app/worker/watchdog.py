@@ -23,6 +23,7 @@ from tokenmill.errors import BrokerError
 from ..broker_contact import CONTACT
 from ..kafka.clients import OPEN_SECONDS, admin, ask_repeatedly, begun
 from ..kafka.cluster import all_metadata, ends_of
+from ..kafka.topics import needed_topics
 from ..settings import Settings
 from ..telemetry.reporting import HEARTBEAT_VARIABLE
 from .ending import end_process, or_end
@@ -167,9 +168,8 @@ class SelfWatchdog:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             ends = self._cluster.stable_ends
-            others: set[str] = set()
-            if not ends.keys() <= self._status()["partitions"].keys():
-                others = await self._cluster.owned_by_others(self._app.conf.id, {self._app.member})
+            owned = ends.keys() <= self._status()["partitions"].keys()
+            others = set() if owned else await self._cluster.owned_by_others(self._app.conf.id, {self._app.member})
             said = self._status()["partitions"]
             seen = PartitionsSeen(ends, dict.fromkeys(said, ME), said, others)
             for fault in watchdog.look(time.monotonic(), seen, (ME,)):
@@ -179,6 +179,7 @@ class SelfWatchdog:
 ENDS_SECONDS: Final = 1.0
 """How often ends are asked for: a view's lag is as old."""
 NO_ENDS: Final = "the brokers do not say where partitions end"
+GONE: Final = "it was deleted, or we may not see it"
 COUNT_SECONDS: Final = 30.0
 
 log = structlog.get_logger(__name__)
@@ -194,6 +195,8 @@ class Cluster:
         self._begun: dict[tuple[TopicPartition, int], float] = {}
         self._settings = settings
         self._topics = topics
+        self.gone: dict[str, str] = {}
+        """Topics that are needed and not there, and why that is so, for people."""
 
     @property
     def ends(self) -> dict[str, int]:
@@ -245,6 +248,8 @@ class Cluster:
         # Of all topics, though these few are meant: what is missing, or what we may not see, is left out. So is a
         # partition without a leader, for whose end a client would wait in vain.
         metadata = await all_metadata(client)
+        needed = [topic.name for topic in needed_topics(self._settings) if topic.kind != "produced"]
+        self.gone = {f"topic {name}": GONE for name in needed if not metadata.partitions_for_topic(name)}
         return [
             TopicPartition(topic, number)
             for topic in self._topics
@@ -268,8 +273,5 @@ def _name(tp: TopicPartition) -> str:
 
 def _assigned(member: Sequence[Any]) -> set[str]:
     """Return the partitions of a member (Kafka's consumer protocol, version 0 up)."""
-    assignment: bytes = member[4]
-    if not assignment:  # the group is between two assignments
-        return set()
-    decoded = ConsumerProtocol.ASSIGNMENT.decode(assignment)
-    return {f"{topic}/{number}" for topic, numbers in decoded.assignment for number in numbers}
+    given = ConsumerProtocol.ASSIGNMENT.decode(member[4]).assignment if member[4] else ()  # between two assignments
+    return {f"{topic}/{number}" for topic, numbers in given for number in numbers}

@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 
 from tests.outages import Hands
 from tokenmill.app.kafka.clients import OPEN_SECONDS
+from tokenmill.app.kafka.topics import needed_topics
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import watchdog as cluster_module
 from tokenmill.app.worker.watchdog import COUNT_SECONDS, Cluster, PartitionsSeen, Watchdog, WatchLimits
@@ -186,9 +187,10 @@ async def test_topics_that_are_made_are_found_at_once(hands: Hands, looks: list[
     brokers.ends = {}
     await looks[0](brokers)
     assert cluster.ends == {}
-    brokers.ends = {"raw": [4]}
+    assert "topic raw-text" in cluster.gone, "it was deleted meanwhile, and nobody who reads it would say so"
+    brokers.ends = {"raw": [4], **{topic.name: [0] for topic in needed_topics(SETTINGS) if topic.kind != "produced"}}
     await looks[0](brokers)
-    assert cluster.ends == {"raw/0": 4}
+    assert (cluster.ends, cluster.gone) == ({"raw/0": 4}, {})
 
 
 async def test_what_a_failed_look_told_before_is_forgotten(hands: Hands, looks: list[Ask]) -> None:
