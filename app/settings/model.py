@@ -213,7 +213,7 @@ class TopicSettings(BaseModel):
     special_tokens_in_text: SpecialTokens = "text"
     """What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose markup is yours
     alone: whoever writes a document can then write its end."""
-    sequence_length: int = Field(default=1024, ge=1)
+    sequence_length: kinds.Whole = Field(default=1024, ge=1)
     """Tokens that a model reads at a time; a block has one more. Of rows it is the row, of chunks a segment."""
     packing: kinds.Packing = CONCAT
     """How documents become blocks: concat (one after the other, cut where a block ends), fit (whole, never cut where
@@ -238,7 +238,7 @@ class TopicSettings(BaseModel):
     """Most bytes (JSON) of carried fields; more are dead-lettered."""
     normalize: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = "none"
     """Unicode normal form of text."""
-    min_chars: int = Field(default=0, ge=0)
+    min_chars: kinds.Whole = Field(default=0, ge=0)
     """Filters shorter texts out, in characters; 0 keeps all but empty ones."""
     function: kinds.OptionalText = None
     """A pure function of your own, as module:function, that changes or filters each document."""
@@ -262,12 +262,12 @@ class TopicSettings(BaseModel):
     are not trusted; a flush is a tombstone then."""
     stream_suffix: str = ""
     """Ends the names of the streams: what new settings need, as -v2."""
-    segment_blocks: int = Field(default=32768, ge=1)
+    segment_blocks: kinds.Whole = Field(default=32768, ge=1)
     """Blocks in one file of a store: 67 MB of 1,025 two-byte tokens each. Larger files are read faster, and sealed
     later."""
-    era_blocks: int = Field(default=8192, ge=1)
+    era_blocks: kinds.Whole = Field(default=8192, ge=1)
     """New blocks that close an era: what is shuffled together, and trainable at once."""
-    era_max_seconds: float = Field(default=60.0, gt=0)
+    era_max_seconds: kinds.Number = Field(default=60.0, gt=0)
     """Seconds after which an era is closed, however few blocks it has."""
 
     @model_validator(mode="after")
@@ -341,29 +341,29 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Largest raw record: limit of raw topics when created, and of what produce sends."""
     message_bytes: kinds.Size = Field(default=MIB, ge=1)
     """Size at which a message of blocks is sent; more at once where brokers take long to acknowledge."""
-    workers: int = Field(default=2, ge=1)
+    workers: kinds.Whole = Field(default=2, ge=1)
     """Mill workers that `serve` and `up` start."""
     carry_bytes: kinds.Size = Field(default=64 * MIB, ge=1)
     """Source read without a finished block before a carry."""
-    carry_seconds: float = Field(default=60.0, gt=0)
+    carry_seconds: kinds.Number = Field(default=60.0, gt=0)
     """Time without a finished block before a carry."""
     rejects: Literal["none", "topic"] = "none"
     """topic: what a step filters out is also sent to <raw topic>.rejected, with its reason."""
     engine: EngineName = "auto"
     """What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared."""
-    tokenizer_threads: int = Field(default=1, ge=1)
+    tokenizer_threads: kinds.Whole = Field(default=1, ge=1)
     """Threads of one worker's tokenizer."""
     group: str = Field(default="tokenmill", min_length=1)
     """Consumer group of the mill; stores add their own id."""
-    session_timeout: float = Field(default=10.0, ge=1)
+    session_timeout: kinds.Number = Field(default=10.0, ge=1)
     """Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up."""
-    wait_seconds: float = Field(default=0.0, ge=0)
+    wait_seconds: kinds.Number = Field(default=0.0, ge=0)
     """Seconds that a command waits at its start for a broker and for topics; 0: fail at once."""
-    replication_factor: int = Field(default=-1, ge=-1)
+    replication_factor: kinds.Whole = Field(default=-1, ge=-1)
     """Copies that Kafka keeps of a topic that is created; -1: the broker's default."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1)
     """Address that serves the page for people (/), /api/status, /metrics, /healthz and /readyz."""
-    metrics_port: int = Field(default=9464, ge=0, le=65535)
+    metrics_port: kinds.Whole = Field(default=9464, ge=0, le=65535)
     """Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves."""
     http_token: kinds.OptionalSecret = None
     """Who asks there must send it (Authorization: Bearer), but for the probes; never a flag."""

@@ -60,11 +60,16 @@ def parse_decode(value: object) -> object:
     return value
 
 
+def require_number(value: object) -> object:
+    """Return the value unchanged. Raises ValueError: true or false, of which pydantic makes 1 and 0."""
+    if value is True or value is False:
+        raise ValueError("it must be a number")
+    return value
+
+
 def parse_size(value: object) -> int:
     """Return the bytes of ``262144``, ``"256KiB"`` or ``"1.5 MB"``. Raises ValueError where the value is no size."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("a size is a number of bytes, or a text like 256KiB or 2MB")  # noqa: TRY004 - pydantic's way
-    return int(_BYTES.validate_python(value))
+    return int(_BYTES.validate_python(require_number(value)))
 
 
 def parse_optional_size(value: object) -> int | None:
@@ -272,12 +277,14 @@ def produced_topic(raw_topic: str) -> str:
     return f"{raw_topic}.produced"
 
 
+Whole = Annotated[int, BeforeValidator(require_number)]
+Number = Annotated[float, BeforeValidator(require_number)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 Addresses = Annotated[tuple[Annotated[str, AfterValidator(check_address)], ...], BeforeValidator(parse_names)]
 TopicName = Annotated[str, AfterValidator(check_topic_name)]
 TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Field(min_length=1)]
-Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
+Splits = Annotated[dict[str, Whole], BeforeValidator(parse_splits), Field(min_length=1)]
 Decode = Annotated[str, BeforeValidator(parse_decode)]
 Steps = Annotated[tuple[dict[str, Any], ...], BeforeValidator(parse_steps)]
 Packing = Annotated[str | dict[str, Any], BeforeValidator(parse_packing)]
@@ -286,7 +293,7 @@ Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
 OptionalAddress = Annotated[OptionalText, AfterValidator(parse_web_address)]
-OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
+OptionalNumber = Annotated[Whole | None, BeforeValidator(empty_is_none)]
 OptionalSize = Annotated[int | None, BeforeValidator(parse_optional_size)]
 HomePath = Annotated[Path, BeforeValidator(require_path), AfterValidator(at_home)]
 OptionalPath = Annotated[HomePath | None, BeforeValidator(empty_is_none)]

@@ -144,6 +144,9 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"splits": "train=1,train=2"}, "twice"),
         ({"stream_suffix": " v2"}, "cannot name a topic"),
         ({"message_bytes": "3 bananas"}, "bananas"),
+        ({"sequence_length": True}, "must be a number"),
+        ({"splits": {"train": True}}, "must be a number"),
+        ({"topic": {"raw-text": {"shards": True}}}, "must be a number"),
         ({"store": ""}, "names no directory"),
         ({"store": "a\0b"}, "names no directory"),
         (
