@@ -60,8 +60,8 @@ demo: $(VENV)/.installed $(VENV)/.kernels $(if $(filter 0,$(TRAIN)),,$(VENV)/.tr
 # The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
 test test-quick faults $(VENV)/.warm $(VENV)/.warm-java: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.moto $(VENV)/.warm-java ##1 the tests, against a real broker; some 20 minutes on two slow cores (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest --numprocesses 6 --dist loadgroup --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.moto $(VENV)/.warm-java ##1 the tests, against a real broker; some 12 minutes on two cores (ARGS="-k cursor" chooses)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm ##1 pure and unit tests: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --override-ini tmp_path_retention_count=1 --numprocesses 3 --dist loadgroup $(ARGS)

@@ -548,7 +548,7 @@ def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUIET)
 @pytest.mark.slow
-@pytest.mark.cases(6)
+@pytest.mark.cases(3)
 def test_what_is_no_fault_raises_none(name: str) -> None:
     """At any time in half an hour."""
     samples = {**GOOD, **QUIET[name]}
@@ -625,6 +625,7 @@ def test_an_expression_is_promql(expression: str) -> None:
     assert promql_parser.parse(expression) is not None
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: apt install prometheus); the rest goes without")
 def test_promtool_finds_the_same(tmp_path: Path) -> None:
     """The scenarios above, given to Prometheus' own evaluation."""

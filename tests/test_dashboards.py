@@ -122,6 +122,7 @@ def producing(settings: Settings, directory: Path) -> Iterator[int]:
         process.wait()
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus (Debian: apt install prometheus)")
 def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_ctrl_c_while_a_command_begins_or_ends_shows_nothing(how: str, code: int
     assert (ended.returncode, ended.stderr) == (code, "")
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("words", ["version", "--help", "steps list"])
 @pytest.mark.parametrize(
     ("output", "code", "said"),
@@ -203,6 +204,7 @@ def test_config_hides_passwords_and_says_where_they_come_from(
 ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.TokenMillError)]
 
 
+@pytest.mark.cases(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_command_ends_with_the_code_of_its_error(

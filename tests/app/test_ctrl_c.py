@@ -102,7 +102,7 @@ def words(texts: Path, broker: Broker, topic: TopicFactory) -> Mapping[str, str]
 
 @pytest.mark.parametrize(("moment", "times"), [("imports", 1), ("work", 1), ("work", 2)])
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.cases(8)
+@pytest.mark.cases(4)
 def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Mapping[str, str], tmp_path: Path) -> None:
     """Amid its imports, and where it has begun to work; pressed once, or twice at once."""
     arguments = [words.get(part, part) for part in command.split()]

@@ -73,6 +73,7 @@ STORE = {
 }
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("kind", [*WRONG, "missing", "empty"])
 @pytest.mark.parametrize("command", STORE)
 def test_a_store_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
@@ -106,7 +107,7 @@ FILES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "missing", "bytes", "empty"])
 @pytest.mark.parametrize("command", FILES)
-@pytest.mark.cases(15)
+@pytest.mark.cases(8)
 def test_a_file_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
     """Whatever lies there, and whoever reads it."""
     store = era_store(tmp_path / "store")

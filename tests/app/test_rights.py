@@ -124,7 +124,7 @@ ATTEMPTS: Final[Mapping[Callable[[Client, str], int | None], AclOperation]] = {
 
 
 @pytest.mark.parametrize("role", roles())
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -> None:
     """On each topic of a raw topic: writing, reading, deleting, growing, configuring; and groups, topics and rules."""
     raw, group = topics_on(secured.broker, "refused")(1), f"group-{role}"

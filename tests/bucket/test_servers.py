@@ -91,6 +91,7 @@ def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path
         command([*words, "--store", bucket], log, {})
 
 
+@pytest.mark.needs("minutes")
 @on("moto", "gofakes3", "fake-gcs-server")
 def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket: str, tmp_path: Path) -> None:
     """Into new prefixes: at each kill, what is there is what one upload makes, and heads are numbered without a gap.

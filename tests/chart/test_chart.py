@@ -7,6 +7,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,7 +18,7 @@ import yaml
 from tests.chart.rendered import CHART, SECONDS, TOOLS, Pod, Pods, helm, of_kind, render
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
-from tests.faults.oracle import judge
+from tests.faults.oracle import judge, read_topic
 from tests.marked import until
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, load_settings
@@ -148,7 +149,10 @@ class Installed:
 
 @pytest.mark.timeout(900)
 def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Topics, one mill, three, one, and another version: every block once, and equal to the reference."""
+    """Topics, one mill, three, one, and another version: every block once, and equal to the reference.
+
+    Prints for how long no partition, or one of them, had new tokens.
+    """
     raw = topic(4)
     values = tmp_path / "values.yaml"
     own: dict[str, Any] = {
@@ -169,6 +173,7 @@ def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic
         for pod in (segments, *mills):
             pod.wait_until_ready()
         with Feeder(settings, Random(1)):
+            began = time.time()
             mills += [running.enter_context(pods.pod("Deployment")) for _ in range(2)]
             for pod in mills:
                 pod.wait_until_ready()
@@ -179,6 +184,9 @@ def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic
             assert mills[0].end() == 0
             upgraded.wait_until_ready()
             time.sleep(3)
+            ended = time.time()
+        pauses = [_longest_pause(settings, partition, began, ended) for partition in range(4)]
+        print("longest pauses, seconds:", *(f"{pause:.1f}" for pause in pauses))  # noqa: T201 - figures for people
         judge(Installed(settings))
         code = subprocess.run(
             [sys.executable, "-m", "tokenmill.app.cli", "verify", "--store", str(settings.store)],
@@ -186,6 +194,13 @@ def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic
             check=False,
         ).returncode
     assert code == 0
+
+
+def _longest_pause(settings: Settings, partition: int, began: float, ended: float) -> float:
+    """Return for how many seconds at most a partition had no new token message between two moments."""
+    records = read_topic(settings, settings.streams()[0].tokens_topic, partition)
+    moments = [moment for record in records if began < (moment := record.timestamp / 1000) < ended]
+    return max(later - earlier for earlier, later in pairwise([began, *moments, ended]))
 
 
 def _upgraded(values: Path, directory: Path, running: ExitStack) -> Pod:

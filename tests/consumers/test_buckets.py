@@ -291,8 +291,8 @@ def test_a_cache_that_was_emptied_or_broken_is_filled_again(tmp_path: Path) -> N
         rows(opened(other, cache=cache))
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.parametrize("gone", ["cache", "files", "tokens"])
-@pytest.mark.cases(1)
 def test_what_is_deleted_under_a_run_changes_no_batch(tmp_path: Path, gone: str) -> None:
     """The run goes on, or ends and says what to do; from its last state the next one goes on."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"

@@ -613,7 +613,7 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.cases(60)
+@pytest.mark.cases(30)
 def test_what_is_right_works_whatever_its_type(rows: dict[str, Row], key: str) -> None:
     """Numbers of numpy and torch among them: they come from configurations."""
     call, values, _ = rows[key]
@@ -623,7 +623,7 @@ def test_what_is_right_works_whatever_its_type(rows: dict[str, Row], key: str) -
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.slow
-@pytest.mark.cases(60)
+@pytest.mark.cases(30)
 def test_what_is_wrong_is_refused_with_its_name_and_value(rows: dict[str, Row], key: str) -> None:
     """No traceback of numpy's, torch's or pathlib's."""
     call, values, name = rows[key]

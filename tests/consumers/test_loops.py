@@ -208,7 +208,7 @@ KINDS: list[type[Loop]] = [
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.slow
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 def test_a_loop_that_is_killed_trains_on_each_sample_once(
     store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool
 ) -> None:

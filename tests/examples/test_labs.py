@@ -229,6 +229,7 @@ def test_from_stream(run: Callable[..., str], texts: Path, tmp_path: Path) -> No
         assert client.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.needs("minutes")
 def test_notebook(tmp_path: Path, articles: Path) -> None:
     """It installs what is missing, runs from top to bottom on anybody's texts, and draws; what it prints is plain."""
     nbformat = pytest.importorskip("nbformat")

@@ -37,6 +37,7 @@ def known(address: str) -> HeadLog:
     return heads
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 @pytest.mark.fault("upload-killed", "uploaders-compete")
 def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def _kill_two(trial: Trial, stores: list[Path], share: Path, log: Path, aim: int
         trial.fired("killed", code == -signal.SIGKILL)
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 @pytest.mark.fault("bucket-fails")
 def test_a_bucket_fails_while_it_is_filled_copied_and_trained_from(
@@ -161,6 +163,7 @@ def _read(share: Path, cache: Path, wanted: list[Any]) -> None:
     assert [batch.x.tolist() for batch in batches] == wanted
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 @pytest.mark.fault("cache-broken")
 def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Path) -> None:

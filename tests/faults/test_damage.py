@@ -166,6 +166,7 @@ def chains_to_break(trial: Trial) -> Iterator[str]:
     yield from trial.rng.sample(others, trial.rounds(1, len(others)))
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("segment-truncated", "odd-tokens")
 def test_truncation_at_every_byte_of_the_last_two_commits(make_scene: Callable[[str], Scene], trial: Trial) -> None:
     """The log's end counts as never written; committed data that is missing is refused, named, and repaired."""

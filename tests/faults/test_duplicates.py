@@ -25,6 +25,7 @@ LOST: Final = 2
 """Messages that a log loses."""
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("duplicates-killed")
 @pytest.mark.timeout(3600)
 def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None:

@@ -231,6 +231,7 @@ def test_stopped_mill_comes_back_with_an_era_that_nobody_takes(
     trial.held(looks_at_eras=watcher.looks)
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-contested", "stream-shared")
 def test_two_mills_that_both_own_partition_0_close_one_chain(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

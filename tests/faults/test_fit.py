@@ -36,6 +36,7 @@ def messages_of(settings: Settings, tokens_topic: str) -> list[Message]:
     return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in records]
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("worker-killed")
 def test_open_blocks_outlive_the_workers_that_have_them(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

@@ -22,6 +22,7 @@ PACKINGS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("worker-killed")
 def test_killed_workers_lose_and_repeat_no_row_and_no_chunk(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

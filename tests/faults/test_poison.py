@@ -27,8 +27,6 @@ from tokenmill.app.tools.verify import verify
 pytestmark = pytest.mark.fault("poison-record")
 
 TEXT = b"a neighbour, which nothing happens to; "
-SHORT: Final = ("plain text", "tokenmill.app.cli")
-"""The recipe and the module that are tried in a plain run, too."""
 LARGE: Final = 20_000_000
 """Bytes that no topic here takes, and that gzip makes a few kilobytes of."""
 MANY: Final = 20_000
@@ -112,14 +110,9 @@ def registry() -> Iterator[SmallRegistry]:
         yield small
 
 
-@pytest.mark.parametrize(
-    ("recipe", "entry"),
-    [
-        pytest.param(recipe, entry, marks=[] if (recipe, entry) == SHORT else pytest.mark.needs("minutes"))
-        for recipe in RECIPES
-        for entry in ("tokenmill.app.cli", "tests.app.stock_aiokafka")
-    ],
-)
+@pytest.mark.needs("minutes")
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("entry", ["tokenmill.app.cli", "tests.app.stock_aiokafka"])
 def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR0917 - fixtures
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
 ) -> None:

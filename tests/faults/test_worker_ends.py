@@ -25,6 +25,7 @@ ENDS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
 RESUMED = '"truncated_bytes": '
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("worker-terminated")
 def test_terminated_workers_leave_nothing_behind(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

@@ -103,6 +103,7 @@ def brute_force(tracer: Tracer, samples: int) -> dict[tuple[int, int, int], list
     return found
 
 
+@pytest.mark.needs("minutes")
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 99), st.sampled_from([2, 4, 8]), st.integers(1, 2), st.sampled_from(["open", "ended", "named"]))
 @pytest.mark.slow

@@ -104,6 +104,7 @@ def test_a_flip_in_the_blocks_of_the_last_commit_is_damage(scene: Scene, suffix:
             scene.recover(**{suffix: flip(scene.files[suffix], at)})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
 @pytest.mark.slow
 def test_a_flip_in_older_blocks_is_found_by_a_checking_reader(scene: Scene, suffix: str) -> None:

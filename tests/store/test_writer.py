@@ -181,6 +181,7 @@ def write_until_it_fails(store: Store) -> int:
     return committed
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.slow
 def test_after_any_failed_call_the_writer_is_closed_and_the_next_one_goes_on(

@@ -81,7 +81,7 @@ def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["bin", "docs", "index", "json", "commits"])
 @pytest.mark.parametrize("how", ["changed", "gone", "short"])
-@pytest.mark.cases(5)
+@pytest.mark.cases(3)
 def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
     """No block of that segment counts, and no later one of its partition; once restored, the rest follows."""
     memory, store = Memory(), whole_store(tmp_path / "store")
@@ -158,6 +158,7 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
     assert files(tmp_path / "copy") == files(store)
 
 
+@pytest.mark.needs("minutes")
 def test_the_command_once_and_killed(tmp_path: Path) -> None:
     """It says what it has; killed while it copies, the same command goes on."""
     share, copy, log, environment = tmp_path / "share", tmp_path / "copy", tmp_path / "log", dict(os.environ)

@@ -70,6 +70,7 @@ def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
     assert forked.run(words(tmp_path / "empty", share), log, environment).code == 6
 
 
+@pytest.mark.needs("minutes")
 def test_killed_at_any_moment_and_beside_another_one(share: Path, tmp_path: Path) -> None:
     """The bucket is as if it had been one upload; what a head names is there at each kill."""
     rng, store, whole = random.Random(5), whole_store(tmp_path / "store"), tmp_path / "whole"

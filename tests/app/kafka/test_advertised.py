@@ -110,7 +110,7 @@ async def sends(settings: Settings) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("use", [describes, reads, sends])
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 async def test_every_client_names_the_address_that_cannot_be_reached(
     settings_of: Callable[[str], Settings], kind: str, use: Callable[[Settings], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

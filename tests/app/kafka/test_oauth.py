@@ -60,6 +60,7 @@ async def test_a_client_logs_in_with_a_token_of_a_function(
     assert await brokers_of(by_function(secured, "own_login:token")) == 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("changes", "status", "words"),
     [

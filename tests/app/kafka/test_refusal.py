@@ -66,7 +66,7 @@ def wrong(secured: Secured, protocol: str, changes: dict[str, Any]) -> Settings:
 
 
 @pytest.mark.parametrize(("protocol", "changes", "words"), CASES)
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 async def test_what_only_a_person_can_mend_is_a_settings_error(
     secured: Secured, protocol: str, changes: dict[str, Any], words: str
 ) -> None:

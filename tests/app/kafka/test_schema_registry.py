@@ -76,6 +76,7 @@ def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: Sch
     assert decoder(value) == Document("Grüße", "x", {"label": "good"})
 
 
+@pytest.mark.needs("minutes")
 def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
     """The second type of its file; one registry keeps the file compiled, as the client sends it."""
     kind = message_factory.GetMessageClass(compiled(RegisteredSchema("PROTOBUF", PROTO)).message_types_by_name["Page"])
@@ -86,6 +87,7 @@ def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs:
     assert decoder(value) == Document("Grüße", 7, {"label": "GOOD"})
 
 
+@pytest.mark.needs("minutes")
 def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
     """And validated."""
     serialize = JSONSerializer(json.dumps({"title": "Page", **JSON}), theirs)

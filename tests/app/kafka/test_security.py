@@ -42,7 +42,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
-@pytest.mark.cases(8)
+@pytest.mark.cases(4)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
     """Records go there and come back, a large one, too; the topic is seen; and it is known that a broker answered."""
     with TokenEndpoint() as endpoint:

@@ -35,7 +35,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 async def test_a_store_begins_at_the_first_border_that_is_retained(
     milled: Milled, topic: TopicFactory, case: str
 ) -> None:

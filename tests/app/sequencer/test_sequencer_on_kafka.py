@@ -12,6 +12,7 @@ from tests.service import Service
 from tokenmill.app.local.broker import Broker
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("packing", ["concat", "fit"])
 def test_what_is_kept_is_what_one_order_keeps(
     broker: Broker, topic: Callable[..., str], tmp_path: Path, packing: str
@@ -26,6 +27,7 @@ def test_what_is_kept_is_what_one_order_keeps(
         require_one_order(service)
 
 
+@pytest.mark.needs("minutes")
 def test_a_killed_sequencer_goes_on_from_its_disk(broker: Broker, topic: Callable[..., str], tmp_path: Path) -> None:
     """Where it noted its window; from the logs where that is broken, or where a log has other messages than it read."""
     settings = domain_settings(broker, topic, tmp_path, "concat")

@@ -77,7 +77,7 @@ def test_a_function_that_is_not_there_is_named(name: str) -> None:
     ],
 )
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
     name: str, text: str, seconds: float, why: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from tokenmill.errors import BucketError, InputError
 TEXTS = [Raw(b"a document of some sixty bytes, and a number behind it: %d" % number) for number in range(120)]
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_a_service_brings_its_store_into_a_bucket(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """The upload begins with the service, is started again when it is killed, and ends with the service."""

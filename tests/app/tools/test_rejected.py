@@ -120,6 +120,7 @@ def test_the_ledger_counts_as_a_count_over_the_raw_topic(filtered: Filtered) -> 
     assert ledger.balanced
 
 
+@pytest.mark.needs("minutes")
 def test_a_trial_of_the_same_documents_counts_the_same(filtered: Filtered, tmp_path: Path) -> None:
     """`tokenmill try` on a file of them, without Kafka, has the figures of the ledger."""
     file = tmp_path / "documents.jsonl"

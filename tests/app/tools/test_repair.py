@@ -79,6 +79,7 @@ def test_nothing_is_touched_where_nothing_is_damaged(whole: Store, tmp_path: Pat
     assert not donor.asked
 
 
+@pytest.mark.cases(24)
 @pytest.mark.parametrize("first", [0, 8, 16, 20])
 @pytest.mark.parametrize("suffix", EVERY)
 @pytest.mark.parametrize("harm", ["flip", "cut", "lose"])
@@ -263,7 +264,7 @@ DAMAGES: dict[str, Callable[[Store], None]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_repair_that_is_killed_anywhere_goes_on(
     whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.app.stock_aiokafka import LINE
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, records
@@ -27,6 +29,7 @@ def stored(settings: Settings) -> dict[tuple[str, int], list[Block]]:
     }
 
 
+@pytest.mark.needs("minutes")
 def test_the_service_stores_the_same_with_the_fast_path_and_without(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -135,7 +135,7 @@ def _assert_right(name: str, text: str, ids: list[int]) -> None:
 
 
 @on_both_engines
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Languages, code, emoji, control characters, white space, odd letters, names of special tokens, nothing."""
     for text, ids in zip(COLLECTION, _engine(name, engine).encode(COLLECTION), strict=True):
@@ -143,13 +143,14 @@ def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: Engin
 
 
 @on_both_engines
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Words of 100,000 characters, and texts of nothing but white space or marks."""
     for text, ids in zip(LONG, _engine(name, engine).encode(LONG), strict=True):
         _assert_right(name, text, ids.tolist())
 
 
+@pytest.mark.cases(4)
 @on_both_engines
 @given(data=st.data())
 def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName, data: st.DataObject) -> None:
@@ -160,7 +161,7 @@ def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName,
 
 
 @on_both_engines
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
     """By name, alone or next to others, they are text."""
     names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]
@@ -170,7 +171,7 @@ def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
 
 @pytest.mark.parametrize("name", [_of(name) for name, kind in KINDS.items() if kind.spells])
 @given(text=mixtures())
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_tokens_spell_the_text(name: str, text: str) -> None:
     """Decoding gives the text back; normalized, where the tokenizer does that, and ``▁`` as a space where it is one."""
     engine = _engine(name, KINDS[name].auto)
@@ -182,6 +183,7 @@ def test_tokens_spell_the_text(name: str, text: str) -> None:
         assert normalizer.normalize_str(decoded) == normalizer.normalize_str(text)
 
 
+@pytest.mark.cases(4)
 @on_all_kinds
 def test_engine_that_is_chosen(name: str) -> None:
     """The fast one for all BPE of full size, and nobody is told of a reason where it is."""

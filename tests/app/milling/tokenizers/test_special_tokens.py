@@ -93,7 +93,7 @@ def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: 
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 @pytest.mark.parametrize("special", MODES)
 @pytest.mark.slow
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 def test_documents_of_the_collection_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens
 ) -> None:
@@ -106,7 +106,7 @@ def test_documents_of_the_collection_have_the_librarys_ids(
 @pytest.mark.parametrize("special", MODES)
 @given(data=st.data())
 @pytest.mark.slow
-@pytest.mark.cases(7)
+@pytest.mark.cases(3)
 def test_documents_of_any_text_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens, data: st.DataObject
 ) -> None:
@@ -116,6 +116,7 @@ def test_documents_of_any_text_have_the_librarys_ids(
 
 
 @pytest.mark.slow
+@pytest.mark.cases(2)
 @on_all_kinds
 def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
     """The template's ids, and the tokenizer's own padding where no token ends a document."""
@@ -133,6 +134,7 @@ def test_a_tokenizer_that_adds_nothing_has_no_template(name: str) -> None:
         complete(RECIPE, TokenizerFile(name, KINDS[name].content()), None, template="tokenizer")
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
     """By its id; and by no id that it has as text."""

@@ -90,6 +90,7 @@ def test_blocks_come_back_token_for_token(tmp_path: Path, to: FormatChoice, dtyp
     assert (result.rows, result.tokens) == (len(rows), sum(len(row["tokens"]) for row in rows))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("to", HERE)
 def test_documents_come_back_token_for_token(tmp_path: Path, store: MilledStore, to: FormatChoice) -> None:
     """Those across blocks and segments as well, with ids and fields."""
@@ -102,7 +103,7 @@ def test_documents_come_back_token_for_token(tmp_path: Path, store: MilledStore,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) -> None:
     """In every format: documents with each of their tokens once, where they begin; blocks as they are."""
     milled = milled_store(tmp_path / "store", **SHAPES[shape])
@@ -118,7 +119,7 @@ def test_every_packing_comes_back_token_for_token(tmp_path: Path, shape: str) ->
 
 @pytest.mark.parametrize("to", HERE)
 @pytest.mark.parametrize("shape", ["concat", "fit"])
-@pytest.mark.cases(5)
+@pytest.mark.cases(2)
 def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: FormatChoice, shape: str) -> None:
     """Beside what was exported before: blocks of segments that are not full, and all documents that have their ends."""
     milled = milled_store(tmp_path / "store", dtype="uint16", **SHAPES.get(shape, {}))
@@ -217,7 +218,7 @@ def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("what", ["blocks", "documents"])
-@pytest.mark.cases(6)
+@pytest.mark.cases(2)
 def test_files_are_a_function_of_the_segments(tmp_path: Path, to: FormatChoice, what: What) -> None:
     """Exported as the store grows, or all at once: the same files, and those that were there stay as they are."""
     milled = milled_store(tmp_path / "store", records=24, stop=40)
@@ -264,7 +265,7 @@ def assert_whole(to: FormatChoice, out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: FormatChoice) -> None:
     """Before each rename and sync in turn: what readers see is whole, and the next run completes it."""
     milled = milled_store(tmp_path / "store", records=10)

@@ -65,6 +65,7 @@ def told_by(settings: Settings) -> dict[tuple[int, int], tuple[str, str]]:
     return {(one.place.partition, one.place.offset): (one.reason, one.detail) for one in rejects}
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_duplicates_are_those_of_a_list_whatever_packs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With their places; kept, filtered and verified alike; totals count each of them."""

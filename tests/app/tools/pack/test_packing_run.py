@@ -159,6 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] 
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("case", REFUSED)
 def test_another_command_on_a_packed_store_is_refused(packed: tuple[Settings, list[Path]], case: str) -> None:
     """With what differs, and what to do."""
@@ -205,7 +206,7 @@ def test_a_process_that_ends_while_it_starts_ends_the_pack(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("partitions", "period", "key"), [(4, 2, None), (3, 3, None), (5, 10, None), (4, 5, "lang")], ids=str
 )
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, period: int, key: str | None) -> None:
     """Whatever alternates in the source, and however much more one partition has than the others."""
     kinds = [("a", 400) if number % period == 0 else ("b", 90) for number in range(3000)]

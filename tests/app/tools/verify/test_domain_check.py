@@ -103,6 +103,7 @@ def test_all_that_was_judged_is_judged_again(write: Write) -> None:
     assert check.result.ranges == sum(map(len, written.verdicts.values()))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("also_verdicts", [False, True])
 def test_behind_what_retention_has_removed_verdicts_are_judged_again_from_a_whole_window_on(
     write: Write, *, also_verdicts: bool

@@ -184,6 +184,7 @@ def test_a_signature_that_was_rewritten_is_named(served: Settings) -> None:
     assert f"the message at offset {message} of {domain.signatures_topic} has another signature of it" == found.text
 
 
+@pytest.mark.needs("minutes")
 def test_a_text_that_was_changed_is_named(served: Settings) -> None:
     """By the CRC of the last one of a range, and by the signature of any."""
     (domain,) = served.domains()
