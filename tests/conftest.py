@@ -35,10 +35,10 @@ collect_seldom()
 # Objects of the parent are never freed in a fork: libraries whose threads are missing there may crash.
 os.register_at_fork(after_in_child=gc.freeze)
 
-# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 15 examples
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 10 examples
 # keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
 # `--hypothesis-profile=thorough` is for a night.
-settings.register_profile("tokenmill", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tokenmill", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("full", settings.get_profile("tokenmill"), max_examples=200)
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)

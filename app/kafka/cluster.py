@@ -45,6 +45,9 @@ NO_LEADER: Final = -1
 NO_SUCH_TOPIC: Final = frozenset({UnknownTopicOrPartitionError.errno, InvalidTopicError.errno})
 """What brokers answer for a name that no topic has, or can have."""
 
+UNLISTED_SECONDS: Final = 5.0
+"""For so long a cluster may list no broker: a busy one is listed again once its controller has heard of it."""
+
 Owner: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
 """Each has one `AIOKafkaClient`, which holds the connections."""
 TESTED: Final = {"faust-streaming": "0.15.3", "aiokafka": "0.14.0"}
@@ -91,7 +94,8 @@ async def partitions_of(owner: Owner, topic: str) -> int:
     """Return how many partitions a topic has; of it alone: what a cluster says of all its topics may be megabytes."""
     client = client_of(owner)
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
-    if not client.cluster.brokers():
+    until = time.monotonic() + UNLISTED_SECONDS
+    while not client.cluster.brokers() and time.monotonic() < until:
         await client.force_metadata_update()
     nodes = [broker.nodeId for broker in client.cluster.brokers()]
     for node in random.sample(nodes, len(nodes)):

@@ -270,6 +270,7 @@ def test_no_command_shows_local_variables(tmp_path: Path) -> None:
     assert harmless(ended.stderr)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("arguments", [[f"--no{CLIPBOARD}"], ["produce", f"raw{CLIPBOARD}"], [f"in{CLIPBOARD}"]])
 @pytest.mark.slow
 def test_what_usage_messages_quote_is_escaped_on_a_terminal(arguments: list[str]) -> None:

@@ -111,6 +111,7 @@ def test_a_cache_never_has_more_than_two_eras(tmp_path: Path, monkeypatch: pytes
     assert {era for _, following in claims for era in following} >= {*range(1, len(ERAS) - 1)}
 
 
+@pytest.mark.needs("minutes")
 def test_a_batch_that_is_kept_has_its_documents(tmp_path: Path) -> None:
     """The cache keeps the document tables of batches that somebody has, however far the loader has gone on."""
     store, cache = whole_store(tmp_path / "store"), tmp_path / "cache"
@@ -328,6 +329,7 @@ def _delete(cache: Path, gone: str) -> None:
         file.unlink(missing_ok=True)
 
 
+@pytest.mark.needs("minutes")
 def test_a_cache_on_a_full_disk_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

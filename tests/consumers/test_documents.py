@@ -95,6 +95,7 @@ def test_documents_are_those_of_the_table(
             assert [one.id for one in taken] == [metas[one.partition, one.offset].get("id") for one in taken]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("shape", MILLED_SHAPES)
 def test_documents_of_a_mill_have_each_of_their_tokens_once(tmp_path: Path, shape: str) -> None:
     """Whatever rows repeat and chunks share; only one whose end nobody can know yet is not listed."""

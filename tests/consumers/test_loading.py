@@ -75,7 +75,7 @@ LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent")]
 
 @pytest.mark.parametrize(("workers", "kind"), [*LOOPS, SPAWNED])
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
     """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
     dataset = open_steps(store)
@@ -91,7 +91,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
     """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
     dataset = open_steps(store)
@@ -171,7 +171,7 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("used", [0, 1, 5, 25, 26])
 @pytest.mark.slow
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
     """With as many workers; it counts what it delivered, not what workers read ahead."""
     loader = stateful(open_steps(store), workers)
@@ -185,7 +185,7 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
     """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}
@@ -202,7 +202,7 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
     """To a state from before, in the same process; what was used beyond it counts no more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}

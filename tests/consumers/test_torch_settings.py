@@ -75,6 +75,7 @@ def tensors_of(store: Path) -> dict[str, list[torch.Tensor]]:
     return found
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_whatever_torch_is_set_to_the_same_is_read(store: Path, setting: str) -> None:
     """Tensors on the CPU, of the types that they always have."""

@@ -327,6 +327,7 @@ def assert_lost_eras_are_noticed(
     trial.held("eras", "loud", "complete")
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-lost")
 def test_store_halts_where_its_eras_topic_was_made_anew(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

@@ -66,7 +66,7 @@ def test_what_proves_nothing_fails_and_a_seed_repeats_a_run(tmp_path: Path) -> N
     assert "test_needs_a_tool" not in first
     assert "test_long" not in first
     assert "::test_short" in first
-    assert "examples: 15\n" in first
+    assert "examples: 10\n" in first
     assert re.search("^power-lost +FAILED", first, re.MULTILINE)
     numbers = [
         [line for line in said.splitlines() if line.startswith(("0.", "FAULT_SEED=5"))] for said in (first, again)

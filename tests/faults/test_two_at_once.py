@@ -99,6 +99,7 @@ async def settle_first(settings: Settings) -> FingerprintError | None:
     return None
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("genesis-raced")
 async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Of two that find the control topic empty, the first to write wins; the other is refused, or is content."""

@@ -50,6 +50,7 @@ async def test_a_client_logs_in_with_a_token_of_the_endpoint(
     assert endpoint.asked == ["grant_type=client_credentials&scope=mill"]
 
 
+@pytest.mark.needs("minutes")
 async def test_a_client_logs_in_with_a_token_of_a_function(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

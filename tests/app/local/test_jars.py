@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scraping import free_port
 from tokenmill.errors import BrokerError
 
 WITHOUT = """
@@ -34,7 +35,7 @@ def test_commands_need_no_java(command: str, tmp_path: Path) -> None:
 
 def test_a_local_kafka_names_its_extra(tmp_path: Path) -> None:
     """One line, no traceback."""
-    done = run(tmp_path, "broker", "start")
+    done = run(tmp_path, "broker", "start", "--port", str(free_port()))
     assert done.returncode == BrokerError.exit_code
     assert "pip install '.[broker]'" in done.stderr
     assert "Traceback" not in done.stderr

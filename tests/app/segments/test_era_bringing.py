@@ -81,6 +81,7 @@ def test_what_is_milled_becomes_trainable_in_every_store(settings: Settings, tmp
             assert (part.before, part.after) == (reader.chain_before(part.first), reader.chain_before(part.stop))
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_whoever_takes_over_goes_on_with_the_eras(settings: Settings, tmp_path: Path) -> None:
     """The mill and the segment worker that had partition 0 are killed; others close and bring what comes then."""

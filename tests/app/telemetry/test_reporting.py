@@ -113,6 +113,7 @@ def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
     )
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_path: Path) -> None:
     """Not ready before the mill is there; then all counts are those of the reference, and every lag ends at zero."""

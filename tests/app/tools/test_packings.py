@@ -48,8 +48,8 @@ SHAPES: dict[str, tuple[dict[str, Any], list[str], str]] = {
 """Settings, the packing's filters that fire, and the packing in words."""
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.cases(1)
 def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     name: str, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def letters(settings: Settings) -> list[tuple[RecordPlace, str, bytes | None]]:
     return found
 
 
+@pytest.mark.needs("minutes")
 def test_the_rejected_topic_has_each_record_after_a_kill(filtered: Filtered) -> None:
     """Whole, with its place and the reason that the totals count; some may be there twice, and nothing else is."""
     found = letters(filtered.settings)

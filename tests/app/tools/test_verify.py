@@ -249,6 +249,7 @@ def check_retention(milled: Milled, train: str) -> None:
     assert "records 0 to 6 are gone" in unread.notes[0]
 
 
+@pytest.mark.needs("minutes")
 def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """While documents flow, what stands in topic and store is a prefix of the reference; the end is told."""
     settings = service_settings(broker, topic(), tmp_path)

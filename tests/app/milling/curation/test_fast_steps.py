@@ -84,7 +84,7 @@ def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", odd_texts(1000))
-@pytest.mark.cases(5)
+@pytest.mark.cases(3)
 def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
     """Those that make rules explode."""
     text = odd_texts(20_000)[name]

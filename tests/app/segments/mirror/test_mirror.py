@@ -99,6 +99,7 @@ def test_all_stores_are_equal(scene: Scene) -> None:
         assert equal_files(store, scene.stream) == wanted
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_mirror_that_begins_late_ends_at_the_head(scene: Scene) -> None:
     """Everything at once, without anyone who writes."""

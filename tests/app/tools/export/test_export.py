@@ -80,6 +80,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
     return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("to", "dtype"), [*((to, "uint16") for to in HERE), ("parquet", "uint8")])
 def test_blocks_come_back_token_for_token(tmp_path: Path, to: FormatChoice, dtype: str) -> None:
     """With the documents in each."""
@@ -166,6 +167,7 @@ def _exported(milled: MilledStore, out: Path) -> list[dict[str, Any]]:
     return rows_of("parquet", out)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("to", "file", "name"), [("hf", "state.json", "_fingerprint"), ("litdata", "index.json", "updated_at")]
 )
