@@ -17,7 +17,6 @@ from threading import Thread
 from typing import Any, Final, Self
 
 import trustme
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
@@ -158,22 +157,12 @@ def add_user(broker: Broker, name: str) -> None:
     """Let somebody log in by SCRAM, with `PASSWORD`."""
     for kind in SCRAM:  # a request changes a user once
         _alter(broker, UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode()))
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    while len(_credentials(admin, name)) < len(SCRAM):  # a busy broker learns later of what its controller wrote
-        time.sleep(0.05)
 
 
 def remove_user(broker: Broker, name: str) -> None:
     """Let nobody log in by that name any more; who is in stays in until the connection ends."""
     for kind in SCRAM:
         _alter(broker, UserScramCredentialDeletion(name, kind))
-
-
-def _credentials(admin: AdminClient, name: str) -> list[ScramCredentialInfo]:
-    try:
-        return list(admin.describe_user_scram_credentials([name])[name].result().scram_credential_infos)
-    except KafkaException:
-        return []
 
 
 def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
