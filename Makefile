@@ -35,7 +35,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak bench bench-bucket bench-curation bench-dedup bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-page test-site test-stack test-bucket test-chart faults soak alerts soak-alerts bench bench-bucket bench-curation bench-dedup bench-loader bench-mixture bench-pack bench-shapes growth latency scaling profile lint format docs site sbom lock clean
 
 help: ##1 these lines
 	@for group in "1every day" 2long 3benchmarks 4maintenance; do \
@@ -100,6 +100,12 @@ faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java 
 
 soak: $(VENV)/.installed ##2 breaks a running service at random (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
+
+alerts: $(VENV)/.installed ##2 faults on real services, and who raises an alert; needs prometheus and root; 20 minutes
+	$(BIN)/python -m tests.faults.alert_faults $(ARGS)
+
+soak-alerts: $(VENV)/.installed ##2 a service under load that must raise no alert (MINUTES=120); needs prometheus
+	$(BIN)/python -m tests.faults.alerting --minutes $(or $(MINUTES),120)
 
 bench: $(VENV)/.installed $(VENV)/.test-data $(VENV)/newest-tokenizers ##3 how fast it is, beside what one would write instead (ARGS="--rounds 5"); 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)

@@ -294,6 +294,7 @@ GOOD: Final[Mapping[str, str]] = {
     f"tokenmill_tokens_produced_total{{{KEPT}}}": "0+45000x120",
     f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "1x120",
     f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "5x120",
+    f"tokenmill_store_eras{{{MIRROR}}}": "0+1x120",
     f"tokenmill_trainer_wait_seconds_total{{{TRAINER}}}": "0+1x120",
     f"tokenmill_trainer_work_seconds_total{{{TRAINER}}}": "0+14x120",
 }
@@ -424,6 +425,9 @@ FAULTS: Final = {
             f"tokenmill_mirror_eras_behind{{{MIRROR}}}": "0+1x120",
             f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "0+5x120",
         },
+    ),
+    "a mirror gets nothing": Fault(
+        "TokenMillMirrorBehind", {f"tokenmill_store_eras{{{MIRROR}}}": "0+1x20 20x99"}
     ),
     "a trainer waits": Fault(
         "TokenMillTrainerWaits",
@@ -557,7 +561,7 @@ def test_what_is_no_fault_raises_none(name: str) -> None:
 
 def test_the_page_on_reliability_lists_the_faults() -> None:
     """With their alerts, in this order."""
-    rows = re.findall(r"^\| ([^|`]+) \| `(TokenMill\w+)` \|$", RELIABILITY.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([^|`]+) \| `(TokenMill\w+)` \| [yn]", RELIABILITY.read_text(), re.MULTILINE)
     assert rows == [(name, fault.alert) for name, fault in FAULTS.items()]
     assert len(rows) >= 30
 

@@ -30,3 +30,12 @@ def harmful(document: Document) -> Document:
 
 
 harmful.version = "1"  # type: ignore[attr-defined]
+
+
+def slow(document: Document) -> Document:
+    """Return the document, after a while."""
+    time.sleep(0.1)
+    return document
+
+
+slow.version = "1"  # type: ignore[attr-defined]

@@ -117,5 +117,6 @@ def _children(parent: int) -> Iterator[tuple[int, str]]:
             words = (directory / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[1]) == parent and fields[0] != "Z" and words[-2] in (b"mill", b"segment", b"sequencer"):
-            yield int(directory.name), words[-2].decode()
+        role = words[-2].decode() if len(words) > 1 else ""  # it has not even a name where it has just been forked
+        if int(fields[1]) == parent and fields[0] != "Z" and role in {"mill", "segment", "sequencer"}:
+            yield int(directory.name), role

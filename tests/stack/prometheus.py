@@ -27,11 +27,11 @@ class Prometheus:
 
     def __init__(self, port: int) -> None:
         """Ask nothing yet."""
-        self._url = f"http://127.0.0.1:{port}/api/v1"
+        self.url = f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, **parameters: object) -> Any:
         """Return the data of an answer."""
-        with urlopen(f"{self._url}/{path}?{urlencode(parameters)}", timeout=30) as answer:  # noqa: S310 - ours
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=30) as answer:  # noqa: S310 - ours
             return json.load(answer)["data"]
 
     def points(self, expression: str, since: float) -> int:

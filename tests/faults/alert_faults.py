@@ -1,0 +1,527 @@
+"""Faults on real services, each of which has to raise its alert and no other: ``python -m tests.faults.alert_faults``.
+
+Each fault has a service, a producer and a Prometheus of its own; one broker serves most. Prometheus has the project's
+configuration and rules; durations of the rules are divided by `FACTOR`, and so are those of the settings that rules
+build on. `INJECTED` names the faults as `tests.test_alerts` does, where the others are given as samples alone.
+"""
+
+import argparse
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import trustme
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from tests.brokers import OpenBroker
+from tests.conftest import topics_on
+from tests.faults.alerting import CONFIGURATION, DURATION, LIMIT, RULES, UNITS, name_targets, say, training, watching
+from tests.faults.proxy import Proxy
+from tests.faults.serving import Serving
+from tests.faults.test_lost_logs import delete_records
+from tests.forked import Forked, command
+from tests.mirrors import Mirroring
+from tests.scraping import ask, free_port
+from tests.secured import certified
+from tests.service import service_settings
+from tests.stack.prometheus import Prometheus
+from tests.test_alerts import FAULTS
+from tokenmill.app.local.broker import SETTINGS, Broker
+from tokenmill.app.settings import Settings
+from tokenmill.store.layout import locked
+
+FACTOR: Final = 5
+ERA_SECONDS: Final = 60 / FACTOR
+"""Also `carry_seconds`: the default, as much faster."""
+ALLOWED: Final = 60.0
+"""Seconds after an alert's own times within which it fires."""
+BASELINE: Final = 30.0
+"""Seconds of good work before a fault ..."""
+LONG_BASELINE: Final = 150.0
+"""... and before one that is a difference to what was before: more than its shorter range."""
+AFTER: Final = 20.0
+"""How long others are waited for, behind the alert."""
+SECONDS: Final = 240.0
+"""Longest wait for a service to work."""
+FETCH: Final = 1
+"""Kafka's number of the API."""
+DAY: Final = 86_400.0
+MOUNT: Final = ("/bin/mount", "-o")
+
+
+def words(count: int) -> bytes:
+    """Return a text."""
+    return b"four" + b" word" * (count - 1)
+
+
+@dataclass
+class Brokers:
+    """One broker, and ways to it: as it is, with certificates, and through networks that may be cut or slow."""
+
+    open: OpenBroker
+    authority: trustme.CA
+    proxies: Mapping[str, Proxy]
+
+    @classmethod
+    def start(cls, directory: Path, stack: ExitStack) -> "Brokers":
+        """Run it until the stack ends."""
+        authority, proxies = trustme.CA(), {name: stack.enter_context(Proxy()) for name in ("CUT", "SLOW")}
+        broker = OpenBroker(directory, listeners=("SSL", *proxies), settings=certified(authority))
+        own = ",".join(f"{name}://{proxy.address}" for name, proxy in proxies.items())
+        protocols = ",".join(f"{name}:PLAINTEXT" for name in proxies)
+        plain, tls = f"PLAINTEXT://{broker.bootstrap_servers}", f"SSL://{broker.address('SSL')}"
+        broker._settings |= {
+            "listener.security.protocol.map": f"{SETTINGS['listener.security.protocol.map']},SSL:SSL,{protocols}",
+            "advertised.listeners": f"{plain},{tls},{own}",
+        }
+        for name, proxy in proxies.items():
+            proxy.target = broker.address(name)
+        stack.enter_context(broker)
+        return cls(broker, authority, proxies)
+
+
+@dataclass
+class Scene:
+    """What works before a fault, and what a fault has in hand."""
+
+    brokers: Brokers
+    broker: Broker
+    settings: Settings
+    directory: Path
+    stack: ExitStack
+    over: threading.Event = field(default_factory=threading.Event)
+    text: Callable[[int], bytes] = lambda _number: words(12)
+    """Makes a record, from its number."""
+    burst: int = 2
+    """Records in a tenth of a second."""
+    service: Serving = field(init=False)
+    roles: Mapping[str, Forked] = field(default_factory=dict)
+    ports: dict[str, dict[str, int]] = field(default_factory=lambda: {"services": {}, "trainers": {}})
+
+    @property
+    def stream(self) -> str:
+        """The one that there is."""
+        return self.settings.streams()[0].name
+
+    def again(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something again and again until the end."""
+
+        def run() -> None:
+            while not self.over.wait(seconds):
+                action()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        self.stack.callback(thread.join)
+        self.stack.callback(self.over.set)
+
+    def produce(self) -> None:
+        """Send documents all the time."""
+        client = Producer({"bootstrap.servers": self.broker.bootstrap_servers, "linger.ms": 20, "log_level": 0})
+        sent = iter(range(10**9))
+
+        def send() -> None:
+            for number in (next(sent) for _ in range(self.burst)):
+                client.produce(self.settings.raw_topics[0], self.text(number), partition=number % 2)
+            client.poll(0)
+
+        self.again(0.1, send)
+
+    def serve(self) -> None:
+        """Run `tokenmill serve` with the settings as they are."""
+        self.service = self.stack.enter_context(Serving(self.settings, self.directory))
+
+    def role(self, role: str, **values: object) -> Forked:
+        """Run a worker alone, as a container does."""
+        port = self.ports["services"][role] = free_port()
+        environment = self.settings.model_copy(update={"metrics_port": port, **values}).environment()
+        process = command([role], self.directory / f"{role}.log", environment)
+        self.stack.callback(process.kill)
+        return process
+
+    def mirror(self, **values: object) -> Mirroring:
+        """Run a mirror."""
+        port = self.ports["services"]["mirror"] = free_port()
+        settings = self.settings.model_copy(update=values)
+        return self.stack.enter_context(Mirroring(settings, self.directory / "mirror", port=port))
+
+    def pid(self, role: str) -> int:
+        """Return a worker's process, once there is one."""
+        deadline = time.monotonic() + SECONDS
+        while not (found := [pid for pid, its in self.service.pids.items() if its == role]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return random.choice(found)
+
+    def kill(self, role: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a worker of the supervisor's."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid(role), number)
+
+
+Fault = Callable[[Scene], Iterator[float]]
+"""Prepares, yields how long all is well, and does it."""
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A fault, and the service to which it happens."""
+
+    fault: Fault
+    settings: Mapping[str, Any]
+    prepare: Callable[[Scene], object]
+    """What runs the service."""
+    static: str | None
+    """Whose port the configuration names where the service is no `serve`."""
+
+
+INJECTED: Final[dict[str, Injected]] = {}
+"""By the name of `tests.test_alerts.FAULTS`."""
+
+
+def injected(
+    *names: str, prepare: Callable[[Scene], object] = Scene.serve, static: str | None = None, **settings: Any
+) -> Callable[[Fault], Fault]:
+    """Note a fault under each of the names, which it may look up."""
+
+    def note(fault: Fault) -> Fault:
+        for name in names:
+            INJECTED[name] = Injected(fault, settings, prepare, static)
+        return fault
+
+    return note
+
+
+def on_a_disk(scene: Scene) -> None:
+    """Run the service with a disk of its own, of 8 GiB that nothing has to hold."""
+    store = scene.settings.store
+    store.mkdir()
+    subprocess.run([*MOUNT, "size=8G", "-t", "tmpfs", "tmpfs", str(store)], check=True)
+    scene.stack.callback(subprocess.run, ["/bin/umount", "--lazy", str(store)], check=True)
+    scene.serve()
+
+
+def with_certificates(scene: Scene) -> None:
+    """Run the service with a certificate that ends in ten days."""
+    authority, end = scene.brokers.authority, datetime.now(UTC) + timedelta(days=10)
+    files = {name: scene.directory / f"{name}.pem" for name in ("ssl_cafile", "ssl_certfile")}
+    authority.cert_pem.write_to_path(str(files["ssl_cafile"]))
+    authority.issue_cert("client", not_after=end).private_key_and_cert_chain_pem.write_to_path(
+        str(files["ssl_certfile"])
+    )
+    address = scene.brokers.open.address("SSL")
+    scene.settings = scene.settings.model_copy(
+        update={**files, "security_protocol": "SSL", "bootstrap_servers": address}
+    )
+    scene.serve()
+
+
+def alone(scene: Scene) -> None:
+    """Run each role in a process of its own."""
+    scene.roles = {role: scene.role(role) for role in ("mill", "segment")}
+
+
+@injected("a process does not answer")
+def _silent_process(scene: Scene) -> Iterator[float]:
+    mill = scene.role("mill")
+    yield BASELINE
+    mill.send_signal(signal.SIGSTOP)
+
+
+@injected("a mirror does not answer")
+def _silent_mirror(scene: Scene) -> Iterator[float]:
+    mirror = scene.mirror()
+    yield BASELINE
+    mirror.process.send_signal(signal.SIGSTOP)
+
+
+@injected("no broker answers")
+def _no_broker(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    scene.broker.kill()
+
+
+@injected("no broker answers one process")
+def _cut_off(scene: Scene) -> Iterator[float]:
+    scene.role("mill", bootstrap_servers=scene.brokers.proxies["CUT"].address)
+    yield BASELINE
+    scene.brokers.proxies["CUT"].swallowing = True
+
+
+def _gone(scene: Scene, role: str) -> Iterator[float]:
+    yield 2 * BASELINE
+    scene.roles[role].kill()
+    del scene.ports["services"][role]
+    name_targets(scene.directory, scene.ports)
+
+
+@injected("no mill", prepare=alone, static="segment")
+def _no_mill(scene: Scene) -> Iterator[float]:
+    return _gone(scene, "mill")
+
+
+@injected("no segment worker", prepare=alone, static="mill")
+def _no_segment_worker(scene: Scene) -> Iterator[float]:
+    return _gone(scene, "segment")
+
+
+@injected("a worker ended", workers=2)
+def _hangs_in_its_start(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    before = set(scene.service.pids)
+    scene.kill("mill")
+
+    def hold() -> None:
+        for pid in set(scene.service.pids) - before:
+            os.kill(pid, signal.SIGSTOP)
+
+    scene.again(0.1, hold)
+
+
+@injected("a partition halted")
+def _retention(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    scene.kill("mill", signal.SIGSTOP)
+    time.sleep(2)
+    delete_records(scene.settings, scene.settings.raw_topics[0], 0, -1)
+    scene.kill("mill")
+
+
+@injected("the store's files are damaged", segment_blocks=1 << 15)
+def _damage(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    (tokens,) = (scene.settings.store / scene.stream / "0").glob("*.bin")
+    scene.kill("segment")
+    os.truncate(tokens, 4096)
+
+
+@injected("a partition waits")
+def _lock(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    scene.kill("segment")
+    scene.stack.enter_context(locked(scene.settings.store / scene.stream / "0"))
+
+
+@injected("text comes faster than it is taken", function="tests.faults.harmful_step:slow")
+def _much_text(scene: Scene) -> Iterator[float]:
+    scene.burst, scene.text = 0, lambda _: words(1000)
+    yield BASELINE
+    scene.burst = 6
+
+
+@injected("text is not durable", carry_seconds=DAY, sequence_length=1 << 20)
+def _long_block(scene: Scene) -> Iterator[float]:
+    yield 0.0
+
+
+@injected("eras stand still")
+def _no_more_eras(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    topic = ConfigResource("topic", scene.settings.streams()[0].control_topic)
+    topic.add_incremental_config(ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET))
+    client = AdminClient({"bootstrap.servers": scene.broker.bootstrap_servers})
+    client.incremental_alter_configs([topic])[topic].result()
+
+
+@injected("no era ever", era_max_seconds=DAY)
+def _no_era(scene: Scene) -> Iterator[float]:
+    yield 0.0
+
+
+@injected("much is no document")
+def _no_documents(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    scene.text = lambda number: b"\xff\xfe" if number % 10 == 0 else words(12)
+
+
+@injected("a filter drops much more", steps=({"name": "length", "min_words": 5},))
+def _short_texts(scene: Scene) -> Iterator[float]:
+    yield LONG_BASELINE
+    scene.text = lambda number: words(3 if number % 2 else 12)
+
+
+@injected("a reason takes another one's place", steps=({"name": "length", "min_words": 5, "max_words": 20},))
+def _other_reason(scene: Scene) -> Iterator[float]:
+    scene.text = lambda number: words(3 if number % 5 < 2 else 12)
+    yield LONG_BASELINE
+    scene.text = lambda number: words(30 if number % 5 < 2 else 12)
+
+
+@injected("documents become longer")
+def _longer(scene: Scene) -> Iterator[float]:
+    yield LONG_BASELINE
+    scene.text = lambda _: words(40)
+
+
+@injected("documents become shorter")
+def _shorter(scene: Scene) -> Iterator[float]:
+    yield LONG_BASELINE
+    scene.text = lambda _: words(4)
+
+
+@injected("a source falls silent")
+def _silence(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    scene.burst = 0
+
+
+@injected("a mirror gets nothing")
+def _slow_network(scene: Scene) -> Iterator[float]:
+    proxy = scene.brokers.proxies["SLOW"]
+    scene.mirror(bootstrap_servers=proxy.address)
+    yield BASELINE
+    proxy.on_answer = lambda request, payload: None if request.api == FETCH else payload
+
+
+@injected("a trainer waits")
+def _fast_trainer(scene: Scene) -> Iterator[float]:
+    scene.service.wait_until((scene.settings.store / scene.stream / "stream.json").exists)
+    seconds = [0.2]
+    scene.ports["trainers"]["trainer"] = scene.stack.enter_context(
+        training(scene.settings.store, scene.stream, 1, lambda: seconds[0])
+    )
+    yield BASELINE
+    seconds[0] = 0.0
+
+
+@injected("a certificate ends in ten days", prepare=with_certificates)
+def _certificate(scene: Scene) -> Iterator[float]:
+    yield 0.0
+
+
+@injected("the disk is full", prepare=on_a_disk)
+def _little_room(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    subprocess.run([*MOUNT, "remount,size=4G", str(scene.settings.store)], check=True)
+
+
+@injected("the disk will be full", prepare=on_a_disk)
+def _ever_less_room(scene: Scene) -> Iterator[float]:
+    yield BASELINE
+    file = scene.stack.enter_context((scene.settings.store / "ballast").open("ab", buffering=0))
+
+    def write() -> None:
+        if file.tell() < 2 << 30:
+            file.write(bytes(3 << 20))
+
+    scene.again(0.5, write)
+
+
+@functools.cache
+def rules() -> Mapping[str, Mapping[str, Any]]:
+    """Return the rules by name, not yet faster."""
+    page = yaml.safe_load((CONFIGURATION.parent / RULES).read_text())
+    return {rule["alert"]: rule for rule in page["groups"][0]["rules"]}
+
+
+def own_seconds(alert: str) -> float:
+    """Return the times of an alert, faster: `for`, and the longest time that it looks at, but for hours.
+
+    Ranges of an hour and more say what was before. A lag must have been there for as long as its limit says.
+    """
+    rule = rules()[alert]
+    looks = [int(count) * UNITS[unit] for count, unit in DURATION.findall(rule["expr"]) if unit != "h"]
+    looks += [int(limit) for what, limit in LIMIT.findall(rule["expr"]) if what.startswith("lag")]
+    ((count, unit),) = DURATION.findall(f" {rule.get('for', '0s')}")
+    return (max(looks, default=0) + int(count) * UNITS[unit]) / FACTOR
+
+
+def fired(server: Prometheus, since: float) -> dict[str, float]:
+    """Return who has fired since then, and when first."""
+    query = 'ALERTS{alertstate="firing"}'
+    series = server.ask("query_range", query=query, start=since, end=time.time(), step=1)["result"]
+    found: dict[str, float] = {}
+    for each in series:
+        name, first = each["metric"]["alertname"], float(each["values"][0][0])
+        found[name] = min(first, found.get(name, first))
+    return found
+
+
+def play(name: str, brokers: Brokers, directory: Path) -> tuple[str, bool]:
+    """Let a fault happen; return what came of it, in words, and whether that is right."""
+    directory.mkdir()
+    case, alert = INJECTED[name], FAULTS[name].alert
+    own = own_seconds(alert)
+    with ExitStack() as stack:
+        broker: Broker = brokers.open
+        if alert == "TokenMillNoBroker" and case.fault is _no_broker:
+            broker = stack.enter_context(Broker(directory / "broker"))
+        topic = topics_on(broker, "alert")(2)
+        values: dict[str, Any] = {"splits": {"train": 1000}, "workers": 1}
+        values |= {"era_max_seconds": ERA_SECONDS, "carry_seconds": ERA_SECONDS}
+        settings = service_settings(broker, topic, directory, **{**values, **case.settings})
+        scene = Scene(brokers, broker, settings, directory, stack)
+        scene.produce()
+        case.prepare(scene)
+        act = case.fault(scene)
+        well = next(act)
+        static = scene.ports["services"].pop(case.static) if case.static else scene.service.port
+        _wait(lambda: all(ask(port, "/readyz").code == 200 for port in (static, *scene.ports["services"].values())))
+        server = stack.enter_context(watching(directory, static, scene.ports, FACTOR))
+        began = time.time()
+        time.sleep(well)
+        broken = time.time()
+        next(act, None)
+        say(f"{name}: now")
+        while time.time() < broken + own + 2 * ALLOWED and alert not in fired(server, began):
+            time.sleep(0.5)
+        time.sleep(AFTER)
+        found = fired(server, began)
+    if alert not in found:
+        return f"{name}: {alert} does not fire, but {sorted(found)}", False
+    late = found.pop(alert) - broken - own
+    said = f"{name}: {alert} fires {late:+.1f} s from its time of {own:.0f} s" + (f", and {found}" if found else "")
+    return said, late <= ALLOWED and not found
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def main() -> int:
+    """Let all faults happen, or those that the command line names; 1 where something was wrong."""
+    parser = argparse.ArgumentParser(description="Break real services, and look for alerts.")
+    parser.add_argument("--at-once", type=int, default=8)
+    parser.add_argument("fault", nargs="*", default=[*INJECTED])
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="tokenmill-alerts-"))
+    say(f"{len(arguments.fault)} faults; logs, metrics and stores in {directory}")
+    with ExitStack() as stack:
+        brokers = Brokers.start(directory / "broker", stack)
+        pool = stack.enter_context(ThreadPoolExecutor(arguments.at_once))
+
+        def one(numbered: tuple[int, str]) -> bool:
+            number, name = numbered
+            try:
+                said, right = play(name, brokers, directory / str(number))
+            except Exception as error:  # noqa: BLE001 - the others go on
+                said, right = f"{name}: {error!r}", False
+            say(f"{'ok   ' if right else 'WRONG'} {said}")
+            return right
+
+        wrong = [*pool.map(one, enumerate(arguments.fault))].count(False)
+    say(f"{wrong} are wrong" if wrong else "ok: each has raised its alert, and no other")
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
