@@ -153,7 +153,7 @@ def _grown(points: Points) -> float:
 
 def _line(points: Points) -> tuple[float, float]:
     slope, level = np.polyfit([at - points[-1][0] for at, _ in points], [value for _, value in points], 1)
-    return float(slope), float(level)
+    return round(float(slope), 9), float(level)  # of what does not change it is 0, as Prometheus has it
 
 
 OVER_TIME: Final[Mapping[str, Callable[..., float]]] = {
@@ -426,9 +426,7 @@ FAULTS: Final = {
             f"tokenmill_mirror_blocks_behind{{{MIRROR}}}": "0+5x120",
         },
     ),
-    "a mirror gets nothing": Fault(
-        "TokenMillMirrorBehind", {f"tokenmill_store_eras{{{MIRROR}}}": "0+1x20 20x99"}
-    ),
+    "a mirror gets nothing": Fault("TokenMillMirrorBehind", {f"tokenmill_store_eras{{{MIRROR}}}": "0+1x20 20x99"}),
     "a trainer waits": Fault(
         "TokenMillTrainerWaits",
         {
