@@ -128,6 +128,7 @@ def test_close_asks_nobody_who_said_yes_or_is_not_there(
     assert (code, "is closed after" in said, "Go on?" in said) == (0, True, False), said
 
 
+@pytest.mark.needs("minutes")
 def test_closing_can_be_tried(milled: Milled, run: Run) -> None:
     """It says how many eras there are, and what would be the last one."""
     servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)

@@ -226,6 +226,7 @@ def test_each_role_needs_no_more_than_its_rows(
     tokenmill("operator", "dead-letters", "resend", raw, "--reason", "invalid_utf8")
 
 
+@pytest.mark.needs("minutes")
 def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_path: Path) -> None:
     """By mills that sign, a sequencer, and a segment worker, each with a login of its own."""
     raw = topics_on(secured.broker, "judged")(1)

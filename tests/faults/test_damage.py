@@ -311,6 +311,7 @@ FILES: Final[dict[str, Callable[[Scene, random.Random], None]]] = {
 }
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("files-missing")
 def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(
     make_scene: Callable[[str], Scene], trial: Trial

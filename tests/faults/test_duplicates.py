@@ -144,6 +144,7 @@ def test_other_texts_than_were_signed_halt(tmp_path: Path, trial: Trial) -> None
     trial.held("loud")
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("verdicts-lost")
 @pytest.mark.timeout(900)
 def test_retention_that_takes_what_is_needed_halts(

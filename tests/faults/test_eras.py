@@ -264,6 +264,7 @@ def test_two_mills_that_both_own_partition_0_close_one_chain(
     trial.held(looks_at_eras=watcher.looks)
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-owner-halted", "logs-rewritten")
 def test_owner_whose_own_chain_stands_closes_eras_for_the_others(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

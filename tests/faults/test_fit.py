@@ -109,6 +109,7 @@ def send_at(settings: Settings, texts: list[bytes]) -> None:
     in_own_loop(run)
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("source-recreated")
 def test_another_text_of_the_same_length_under_an_open_block_halts_the_partition(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

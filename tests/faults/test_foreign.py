@@ -171,6 +171,7 @@ def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     trial.held("loud", "alive")
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("foreign-messages")
 def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

@@ -202,6 +202,7 @@ def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: 
     assert len(trial.faults) == 3, trial.faults
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("network-broken")
 async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(network: Network, trial: Trial) -> None:
     """A look that gets no answer ends with its connection: the next one has another, and finds the brokers."""

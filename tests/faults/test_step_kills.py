@@ -49,6 +49,7 @@ def points(steps: Sequence[str], trial: Trial) -> list[Failpoint]:
     return found
 
 
+@pytest.mark.needs("minutes")
 def test_mill_killed_at_any_step_loses_and_repeats_nothing(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -210,6 +210,7 @@ def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
         assert (f"{STREAM} in {at} came from a bucket: if it was packed from files, it is in no" in told) == is_copy
 
 
+@pytest.mark.needs("minutes")
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"

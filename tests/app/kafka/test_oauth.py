@@ -95,6 +95,7 @@ async def test_a_token_that_the_broker_refuses_is_a_settings_error(
         await brokers_of(settings)
 
 
+@pytest.mark.needs("minutes")
 async def test_a_function_that_fails_is_named_and_asked_again(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

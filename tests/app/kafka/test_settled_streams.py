@@ -34,6 +34,7 @@ def test_settings_go_before_limits_of_topics(broker: Broker, topic: TopicFactory
     assert in_own_loop(lambda: require_ready(settings)) == []
 
 
+@pytest.mark.needs("minutes")
 def test_limits_of_topics_are_told_where_settings_are_the_streams(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -58,10 +58,10 @@ class Demo:
         return until(lambda: marked(self.mark) == [], 3.0)
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.needs("minutes"))])
-def test_the_whole_story(text: Path, tmp_path: Path, runs: int) -> None:
+@pytest.mark.needs("minutes")
+def test_the_whole_story(text: Path, tmp_path: Path) -> None:
     """A worker dies, nothing is lost, a model learns, a block leads back to its text; and then on the same state."""
-    for run, training in (("book-1", ["--train-seconds", "2"]), ("book-2", ["--no-train"]))[:runs]:
+    for run, training in (("book-1", ["--train-seconds", "2"]), ("book-2", ["--no-train"])):
         demo = Demo(tmp_path, ["--text", str(text), "--seconds", "2", *training])
         assert demo.process.wait(SECONDS) == 0, demo.output
 

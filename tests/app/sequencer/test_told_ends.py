@@ -48,6 +48,7 @@ def resumed(written: Written, monkeypatch: pytest.MonkeyPatch, times: int) -> Si
     return partition
 
 
+@pytest.mark.needs("minutes")
 def test_an_end_that_is_told_too_low_for_a_moment_halts_nothing(
     broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

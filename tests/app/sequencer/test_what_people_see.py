@@ -103,6 +103,7 @@ def test_rejects_shows_duplicates_with_the_document_that_each_resembles(topics: 
     assert "resembles " in topics.command("rejects", "--reason", "duplicate_near", "--limit", 1)
 
 
+@pytest.mark.needs("minutes")
 def test_the_later_copies_of_a_document_are_listed(topics: JudgedTopics) -> None:
     """With their places, in all topics of the domain, and their kinds."""
     ((place, times),) = topics.kept.most_common(1)

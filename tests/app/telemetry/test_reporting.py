@@ -316,6 +316,7 @@ def test_a_partition_that_waits_for_a_schema_says_so_everywhere(settings: Settin
             assert until(lambda: status_tells(mill, words.strip()), SECONDS)
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
     """It was ready; the broker is killed; its page says since when, a number does, and lag is unknown, not 0."""

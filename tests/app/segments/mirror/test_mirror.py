@@ -232,6 +232,7 @@ def test_a_store_of_another_stream_of_that_name_is_refused(scene: Scene) -> None
     assert (code, "use another store" in said) == (FingerprintError.exit_code, True), said
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_unknown_streams_are_waited_for_or_refused(scene: Scene) -> None:
     """With --once there is nothing to wait for."""

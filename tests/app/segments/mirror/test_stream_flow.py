@@ -316,6 +316,7 @@ async def test_once_tells_of_problems(settings: Settings, store: Store, stream: 
     assert (len(behind.stopped_by), behind.stored) == (1, 2)
 
 
+@pytest.mark.needs("minutes")
 async def test_a_mirror_follows_new_streams_and_partitions(
     kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
 ) -> None:
