@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any, Final, Self
 
 import trustme
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
@@ -34,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.brokers import OpenBroker
+from tests.marked import until
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -44,6 +46,7 @@ PASSWORD: Final = 'gr1st, "hidden" \\ from=all'  # noqa: S105 - of a broker that
 """With what quoting gets wrong."""
 NEEDLE: Final = "gr1st"
 """The part of it to look for where no password belongs: spelt the same however the rest is quoted."""
+LOGIN_SECONDS: Final = 30.0
 KEY_PASSWORD: Final = "bran-and-germ"  # noqa: S105
 LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -153,10 +156,26 @@ def _key(certificate: trustme.LeafCert, encryption: KeySerializationEncryption) 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
 
 
-def add_user(broker: Broker, name: str) -> None:
-    """Let somebody log in by SCRAM, with `PASSWORD`."""
+def add_user(broker: OpenBroker, name: str) -> None:
+    """Let somebody log in by SCRAM, with `PASSWORD`; a busy broker knows some time after it has said so."""
     for kind in SCRAM:  # a request changes a user once
         _alter(broker, UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode()))
+    assert until(lambda: _is_let_in(broker, name), LOGIN_SECONDS)
+
+
+def _is_let_in(broker: OpenBroker, name: str) -> bool:
+    login: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": broker.address("SASL_PLAINTEXT"),
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": name,
+        "sasl.password": PASSWORD,
+        "log_level": 0,
+    }
+    try:
+        return AdminClient(login).list_topics(timeout=2.0) is not None
+    except KafkaException:
+        return False
 
 
 def remove_user(broker: Broker, name: str) -> None:

@@ -108,7 +108,8 @@ def test_recreated_source_halts_its_partitions_and_no_other(
         assert_all_equal(settings, chains)
     advice = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
     assert ends == f"{shorter}[0] ends at offset 0, the chain has passed 29: {advice}"
-    assert differs == f"{longer}[0] no longer holds at offset 29 what the chain was made of: {advice}"
+    noticed = ("no longer holds at offset 29 what the chain was made of", "ends at offset 0, the chain has passed 29")
+    assert differs in {f"{longer}[0] {how}: {advice}" for how in noticed}  # the second one before there are new texts
     assert {name: read_topic(settings, f"tokens.{name}.train", 0) for name in before} == before
     trial.fired("raw topic recreated", 2)
     trial.held("loud", "exact", "complete")
