@@ -209,6 +209,7 @@ def _cut_data(scene: Scene, trial: Trial) -> None:
                 scene.repaired()
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("bits-flipped", "odd-tokens")
 def test_flipped_bits_are_recovered_or_refused_and_repaired(make_scene: Callable[[str], Scene], trial: Trial) -> None:
     """In every kind of file: a reader never returns a wrong block, refuses no other, and a repair restores all."""

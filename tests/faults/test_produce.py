@@ -166,6 +166,7 @@ def test_each_document_arrives_once_though_produce_is_killed(
     trial.held("exact", "complete", documents_produced=len(names))
 
 
+@pytest.mark.needs("minutes")
 def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -123,6 +123,7 @@ async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_
     trial.held("loud")
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.fault("genesis-raced")
 def test_mill_with_other_settings_loses_the_race(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial

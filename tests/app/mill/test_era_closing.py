@@ -72,6 +72,7 @@ async def eras(settings: Settings, found: Settled) -> list[Era]:
         return [era async for part in read_eras(client, found.stream.control_topic, follower) for era, _ in part]
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.slow
 async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: Settings, tmp_path: Path) -> None:
     """Of all partitions, up to the last block that is there; the chain hashes are the store's."""

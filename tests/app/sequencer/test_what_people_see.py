@@ -140,6 +140,7 @@ def test_inspect_says_whether_a_record_was_seen_before_and_how_often_it_came_aga
     assert "not judged" in topics.command("inspect", "message", *new)
 
 
+@pytest.mark.needs("minutes")
 def test_what_became_of_a_record_is_what_was_judged_of_it(topics: JudgedTopics) -> None:
     """As `tail` tells it of many, and `trace --text` of one; of what is not judged yet, that too is told."""
     raw_topic = topics.settings.raw_topics[0]

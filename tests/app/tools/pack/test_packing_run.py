@@ -203,10 +203,10 @@ def test_a_process_that_ends_while_it_starts_ends_the_pack(tmp_path: Path, monke
     assert pack_into(settings, paths).documents == 20
 
 
+@pytest.mark.needs("minutes")
 @pytest.mark.parametrize(
     ("partitions", "period", "key"), [(4, 2, None), (3, 3, None), (5, 10, None), (4, 5, "lang")], ids=str
 )
-@pytest.mark.cases(1)
 def test_every_tenth_of_a_run_is_as_the_whole(tmp_path: Path, partitions: int, period: int, key: str | None) -> None:
     """Whatever alternates in the source, and however much more one partition has than the others."""
     kinds = [("a", 400) if number % period == 0 else ("b", 90) for number in range(3000)]
