@@ -415,7 +415,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
             raise ValueError(f"topic name {longest!r} is too long for Kafka: shorten the raw topic's or domain's name")
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"topic {twice[0]} would have two uses: list each raw topic once, or rename one or a split")
+            raise ValueError(f"topic {twice[0]} would have two uses: list a raw topic once, or rename one or a split")
 
     def for_topic(self, raw_topic: str) -> TopicSettings:
         """Return what decides the tokens of ``raw_topic``: its own table's values, else those for all topics."""
