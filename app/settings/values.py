@@ -69,7 +69,9 @@ def require_number(value: object) -> object:
 
 def parse_size(value: object) -> int:
     """Return the bytes of ``262144``, ``"256KiB"`` or ``"1.5 MB"``. Raises ValueError where the value is no size."""
-    return int(_BYTES.validate_python(require_number(value)))
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("a size is a number of bytes, or a text like 256KiB or 2MB")  # noqa: TRY004 - pydantic's way
+    return int(_BYTES.validate_python(value))
 
 
 def parse_optional_size(value: object) -> int | None:
