@@ -195,6 +195,7 @@ class Cluster:
         self._begun: dict[tuple[TopicPartition, int], float] = {}
         self._settings = settings
         self._topics = topics
+        self._needed = [topic.name for topic in needed_topics(settings) if topic.kind != "produced"]
         self.gone: dict[str, str] = {}
         """Topics that are needed and not there, and why that is so, for people."""
 
@@ -248,8 +249,7 @@ class Cluster:
         # Of all topics, though these few are meant: what is missing, or what we may not see, is left out. So is a
         # partition without a leader, for whose end a client would wait in vain.
         metadata = await all_metadata(client)
-        needed = [topic.name for topic in needed_topics(self._settings) if topic.kind != "produced"]
-        self.gone = {f"topic {name}": GONE for name in needed if not metadata.partitions_for_topic(name)}
+        self.gone = {f"topic {name}": GONE for name in self._needed if not metadata.partitions_for_topic(name)}
         return [
             TopicPartition(topic, number)
             for topic in self._topics

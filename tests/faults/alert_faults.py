@@ -31,11 +31,22 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 
 from tests.brokers import OpenBroker
 from tests.conftest import topics_on
-from tests.faults.alerting import CONFIGURATION, DURATION, LIMIT, RULES, UNITS, name_targets, say, training, watching
+from tests.faults.alerting import (
+    CONFIGURATION,
+    DURATION,
+    LIMIT,
+    RULES,
+    UNITS,
+    name_targets,
+    rank,
+    say,
+    training,
+    watching,
+)
 from tests.faults.proxy import Proxy
 from tests.faults.serving import Serving
 from tests.faults.test_lost_logs import delete_records
-from tests.forked import Forked, command
+from tests.forked import Forked, command, run
 from tests.mirrors import Mirroring
 from tests.scraping import ask, free_port
 from tests.secured import certified
@@ -122,11 +133,11 @@ class Scene:
     def again(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something again and again until the end."""
 
-        def run() -> None:
+        def repeat() -> None:
             while not self.over.wait(seconds):
                 action()
 
-        thread = threading.Thread(target=run, daemon=True)
+        thread = threading.Thread(target=repeat, daemon=True)
         thread.start()
         self.stack.callback(thread.join)
         self.stack.callback(self.over.set)
@@ -393,8 +404,8 @@ def _slow_network(scene: Scene) -> Iterator[float]:
 def _fast_trainer(scene: Scene) -> Iterator[float]:
     scene.service.wait_until((scene.settings.store / scene.stream / "stream.json").exists)
     seconds = [0.2]
-    scene.ports["trainers"]["trainer"] = scene.stack.enter_context(
-        training(scene.settings.store, scene.stream, 1, lambda: seconds[0])
+    scene.ports["trainers"] |= scene.stack.enter_context(
+        training(functools.partial(rank, scene.settings, 1), lambda: seconds[0])
     )
     yield BASELINE
     seconds[0] = 0.0
@@ -507,6 +518,7 @@ def main() -> int:
     say(f"{len(arguments.fault)} faults; logs, metrics and stores in {directory}")
     with ExitStack() as stack:
         brokers = Brokers.start(directory / "broker", stack)
+        run(["--version"], directory / "version.log", {})  # so that what workers are forks of is there before all that
         pool = stack.enter_context(ThreadPoolExecutor(arguments.at_once))
 
         def one(numbered: tuple[int, str]) -> bool:

@@ -5,17 +5,17 @@ steady rate and a training loop, all of them scraped. In the end Prometheus is a
 """
 
 import argparse
+import itertools
 import random
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from http import HTTPStatus
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,17 +25,16 @@ from prometheus_client import CollectorRegistry
 from tests.conftest import topics_on
 from tests.faults.serving import Serving
 from tests.mirrors import Mirroring
-from tests.scraping import ask, free_port
+from tests.scraping import free_port
 from tests.service import in_own_loop
 from tests.stack.engine import ROOT
-from tests.stack.prometheus import Prometheus
+from tests.stack.prometheus import Prometheus, running
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.consumers import Batches
+from tokenmill.consumers import Batches, Mixture
 from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 
-PROMETHEUS: Final = shutil.which("prometheus")
 CONFIGURATION: Final = ROOT / "deploy" / "prometheus-serve.yml"
 RULES: Final = "helm/tokenmill/files/alerts.yml"
 """Beside the configuration, which names it so."""
@@ -77,42 +76,40 @@ def watching(directory: Path, service: int, targets: Targets, factor: int = 1) -
     address = f"127.0.0.1:{service}"
     (directory / "prometheus.yml").write_text(configuration.replace(SERVICE, address))
     (directory / RULES).write_text(faster((CONFIGURATION.parent / RULES).read_text(), factor))
-    port, log = free_port(), (directory / "prometheus.log").open("wb")
-    options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": f"127.0.0.1:{port}"}
-    command = [str(PROMETHEUS), *(f"--{name}={value}" for name, value in options.items())]
-    process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
-    try:
-        while ask(port, "/-/ready").code != HTTPStatus.OK:
-            assert process.poll() is None, (directory / "prometheus.log").read_text()
-            time.sleep(0.1)
-        yield Prometheus(port)
-    finally:
-        process.kill()
-        process.wait()
-        log.close()
+    with running(directory) as server:
+        yield server
+
+
+Loops = Mapping[str, Batches | Mixture]
+"""By the name of the rank."""
 
 
 @contextmanager
-def training(store: Path, stream: str, batch_size: int, seconds: Callable[[], float]) -> Iterator[int]:
-    """Train on what grows, with so much time for each step; yield the port of the metrics."""
-    ends = threading.Event()
-    loop = Batches(store, stream, batch_size=batch_size, seed=1, stop=ends.is_set)
+def training(opened: Callable[[Callable[[], bool]], Loops], seconds: Callable[[], float]) -> Iterator[dict[str, int]]:
+    """Train on what grows, with so much time for each step; yield the ports of the ranks' metrics.
 
-    def train() -> None:
+    ``opened`` opens the loops, with what tells them to stop.
+    """
+    ends = threading.Event()
+    loops = opened(ends.is_set)
+
+    def train(loop: Batches | Mixture) -> None:
         for _ in loop:
             ends.wait(seconds())
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    registry = CollectorRegistry()
-    registry.register(BatchesCollector(loop, rank=0))
-    server = serve_metrics(0, registry=registry)
-    try:
-        yield server.port
-    finally:
-        server.stop()
-        ends.set()
-        thread.join()
+    with ExitStack() as stack:
+        ports = {}
+        for rank, (name, loop) in enumerate(loops.items()):
+            thread = threading.Thread(target=train, args=[loop])
+            thread.start()
+            stack.callback(thread.join)
+            registry = CollectorRegistry()
+            registry.register(BatchesCollector(loop, rank=rank))
+            server = serve_metrics(0, registry=registry)
+            stack.callback(server.stop)
+            ports[name] = server.port
+        stack.callback(ends.set)
+        yield ports
 
 
 RATE: Final = 4_000
@@ -131,15 +128,20 @@ def text(rng: random.Random) -> str:
     )
 
 
-@contextmanager
-def producing(settings: Settings, directory: Path, seconds: float) -> Iterator[int]:
-    """Send at `RATE` for at least so long; yield the port of the run's metrics."""
-    port, file, rng = free_port(), directory / "sent.txt", random.Random(1)
+def texts(seconds: float) -> Iterator[str]:
+    """Return documents for at least so long."""
+    rng = random.Random(1)
     some = "".join(f"{text(rng)}\n" for _ in range(5000))
-    with file.open("w") as lines:
-        for _ in range(int(1.1 * seconds * RATE / len(some)) + 1):
-            lines.write(some)
-    how = ["--lines", f"--rate={RATE}", f"--metrics-port={port}", "--no-resume"]
+    return itertools.repeat(some, int(1.1 * seconds * RATE / len(some)) + 1)
+
+
+@contextmanager
+def producing(settings: Settings, directory: Path, lines: Iterable[str], rate: int) -> Iterator[int]:
+    """Send lines, at so many bytes a second; yield the port of the run's metrics."""
+    port, file = free_port(), directory / "sent.txt"
+    with file.open("w") as written:
+        written.writelines(lines)
+    how = ["--lines", f"--rate={rate}", f"--metrics-port={port}", "--no-resume"]
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", settings.raw_topics[0], str(file), *how]
     with (directory / "produce.log").open("wb") as log:
         address = f"--bootstrap-servers={settings.bootstrap_servers}"
@@ -150,6 +152,12 @@ def producing(settings: Settings, directory: Path, seconds: float) -> Iterator[i
     finally:
         process.kill()
         process.wait()
+
+
+def rank(settings: Settings, batch_size: int, stop: Callable[[], bool]) -> Loops:
+    """Return a loop over the first stream."""
+    stream = settings.streams()[0].name
+    return {"trainer": Batches(settings.store, stream, batch_size=batch_size, seed=1, stop=stop)}
 
 
 def alerts(server: Prometheus, since: float, state: str) -> list[str]:
@@ -181,13 +189,13 @@ def soak(directory: Path, minutes: float) -> list[str]:
         service = stack.enter_context(Serving(settings, directory))
         stream = settings.streams()[0].name
         service.wait_until((settings.store / stream / "stream.json").exists)
-        sender = stack.enter_context(producing(settings, directory, 60 * minutes + 300))
+        sender = stack.enter_context(producing(settings, directory, texts(60 * minutes + 300), RATE))
         mirror_port = free_port()
         stack.enter_context(Mirroring(settings, directory / "mirror", port=mirror_port))
-        trainer = stack.enter_context(training(settings.store, stream, BATCH, lambda: STEP_SECONDS))
+        trainer = stack.enter_context(training(partial(rank, settings, BATCH), lambda: STEP_SECONDS))
         ports = {
             "services": {"mirror": mirror_port},
-            "trainers": {"trainer": trainer},
+            "trainers": trainer,
             "producers": {"sender": sender},
         }
         server = stack.enter_context(watching(directory, service.port, ports))

@@ -1,14 +1,23 @@
-"""Questions to the stack's Prometheus, and the questions that the dashboard asks."""
+"""Questions to a Prometheus, the stack's or one that runs here, and the questions that the dashboard asks."""
 
 import json
 import re
+import shutil
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from tests.scraping import ask, free_port
+
 from .engine import ROOT
 
+PROGRAM: Final = shutil.which("prometheus")
 DASHBOARDS: Final = ROOT / "deploy" / "helm/tokenmill/files/dashboards"
 STEP_SECONDS: Final = 5
 VARIABLES: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": "5m"}
@@ -42,6 +51,24 @@ class Prometheus:
     def value(self, expression: str) -> float:
         """Return the sum of what a query gives now."""
         return sum(float(series["value"][1]) for series in self.ask("query", query=expression)["result"])
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Prometheus]:
+    """Run a server with the folder's ``prometheus.yml``; its data and its log are there, too."""
+    port, log = free_port(), directory / "prometheus.log"
+    options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": f"127.0.0.1:{port}"}
+    command = [str(PROGRAM), *(f"--{name}={value}" for name, value in options.items())]
+    with log.open("wb") as written:
+        process = subprocess.Popen(command, cwd=directory, stdout=written, stderr=written)
+    try:
+        while ask(port, "/-/ready").code != HTTPStatus.OK:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        yield Prometheus(port)
+    finally:
+        process.kill()
+        process.wait()
 
 
 def dashboard_queries() -> list[Panel]:
