@@ -355,8 +355,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings):
     """Threads of one worker's tokenizer."""
     group: str = Field(default="tokenmill", min_length=1)
     """Consumer group of the mill; stores add their own id."""
-    session_timeout: kinds.Number = Field(default=10.0, ge=1)
-    """Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up."""
+    session_timeout: kinds.Number = Field(default=10.0, ge=1, le=1800)
+    """Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 to 1800."""
     wait_seconds: kinds.Number = Field(default=0.0, ge=0)
     """Seconds that a command waits at its start for a broker and for topics; 0: fail at once."""
     replication_factor: kinds.Whole = Field(default=-1, ge=-1)

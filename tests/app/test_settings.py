@@ -147,6 +147,7 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"sequence_length": True}, "must be a number"),
         ({"splits": {"train": True}}, "must be a number"),
         ({"topic": {"raw-text": {"shards": True}}}, "must be a number"),
+        ({"session_timeout": 1e300}, "less than or equal to 1800"),
         ({"store": ""}, "names no directory"),
         ({"store": "a\0b"}, "names no directory"),
         (

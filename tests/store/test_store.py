@@ -72,10 +72,18 @@ def test_a_store_knows_when_it_is_gone(tmp_path: Path) -> None:
 
 def test_a_disk_that_takes_nothing_has_an_error_of_its_own(tmp_path: Path) -> None:
     """Whatever the system says: one type, with the directory and the exit code that asks for another start."""
-    (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match=r"file/store cannot be used \(Not a directory\)") as caught:
-        Store.open_or_create(tmp_path / "file" / "store")
+    with pytest.raises(DiskError, match=r"/proc/store cannot be used \(No such file or directory\)") as caught:
+        Store.open_or_create(Path("/proc/store"))
     assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("below", ["", "store", "deep/store"])
+def test_a_file_in_the_way_is_not_waited_for(tmp_path: Path, below: str) -> None:
+    """No repair of a disk puts a directory there."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="/file is a file: give a directory") as caught:
+        Store.open_or_create(tmp_path / "file" / below)
+    assert caught.value.exit_code == StoreError.exit_code
 
 
 @pytest.mark.parametrize("data", ["", "[]", '{"format":2}', '{"format":1}'])

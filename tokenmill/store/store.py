@@ -251,12 +251,15 @@ class Store:
 
         ``then``: what follows once its disk is there.
 
-        Raises StoreError for another host's or directory's, or a bucket; DiskError where it cannot be made, read or
-        written to.
+        Raises StoreError for another host's or directory's, a bucket, or where a file is in the way; DiskError where it
+        cannot be made, read or written to.
         """
         path = layout.store_directory(path)
         layout.require_no_bucket(path)
         with layout.blaming(path, then):
+            above = next(each for each in (path, *path.parents) if each.exists())
+            if not above.is_dir():
+                raise StoreError(f"{path} cannot be a store, for {above} is a file: give a directory")
             path.mkdir(parents=True, exist_ok=True)
             if not (path / layout.STORE_FILE).exists():
                 _create_identity(path)
