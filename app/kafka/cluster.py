@@ -1,6 +1,6 @@
 """What aiokafka knows of the cluster and its connections, and what it lacks while brokers are away.
 
-Nothing else here asks its private attributes about these. It lacks seven things, with or without the fast path:
+Nothing else here asks its private attributes about these. It lacks eight things, with or without the fast path:
 
 1. It connects again at once, several times a second for each client of a process. Where connections are accepted and
    reset, as by a proxy whose brokers are away, each costs two sockets, and memory: the error holds frames, these the
@@ -16,6 +16,8 @@ Nothing else here asks its private attributes about these. It lacks seven things
    takes a tenth of a core, and as much of the broker's. `patch_metadata_requests` lets it request those of none.
 6. It cannot read all that brokers take: `app.kafka.fetched_batches` does.
 7. A client whose start is cancelled forgets the connection by which it asked for the brokers: `start` closes it.
+8. A request whose time runs out as its connection goes, as on a busy host whose broker is away, ends in a KeyError.
+   That ends a consumer's fetching, for ever and in silence; `patch_requests` makes it what it is.
 """
 
 import asyncio
@@ -34,7 +36,14 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason, create_conn
 from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
-from aiokafka.errors import InvalidTopicError, KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    InvalidTopicError,
+    KafkaConnectionError,
+    KafkaError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from aiokafka.protocol.metadata import MetadataRequest
 
 from ..broker_contact import CONTACT
@@ -258,6 +267,20 @@ def prepare(owner: Owner) -> None:
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol
     read_as_brokers_do()
     patch_metadata_requests(client_of(owner))
+    patch_requests(client_of(owner))
+
+
+def patch_requests(client: AIOKafkaClient) -> None:
+    """Let a request time out whose connection is gone by then: point 8 above."""
+    send = client.send
+
+    async def send_or_time_out(node: int, request: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT) -> Any:
+        try:
+            return await send(node, request, group=group)
+        except KeyError as error:
+            raise RequestTimedOutError from error
+
+    client.send = send_or_time_out
 
 
 def patch_metadata_requests(client: AIOKafkaClient) -> None:

@@ -199,8 +199,9 @@ class Inquiry:
             self._changed.clear()
             if self._log.failed is not None:
                 raise self._log.failed
-            try:
-                await asyncio.wait_for(self._changed.wait(), pause if self._asked else None)
+            try:  # not `wait_for`, which in Python 3.11 is not cancelled where `stop` has just set the event
+                async with asyncio.timeout(pause if self._asked else None):
+                    await self._changed.wait()
             except TimeoutError:
                 pause = pauses.next()
                 reason = (

@@ -180,7 +180,8 @@ class SchemaWait:
                     said = reason
                     self.show(RegistryError(reason))
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._ended.wait(), backoff.next())
+                        async with asyncio.timeout(backoff.next()):
+                            await self._ended.wait()
                 else:
                     break
         finally:

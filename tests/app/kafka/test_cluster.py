@@ -21,6 +21,7 @@ from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
     NodeNotReadyError,
+    RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
 from aiokafka.protocol.metadata import MetadataRequest
@@ -105,6 +106,28 @@ async def test_leaders_connections_and_partitions_are_told(broker: Broker, topic
             connection.close()
         await sender.send_and_wait(name, b"x", partition=2)
         assert leader_and_connection(sender, tp) != before
+
+
+async def test_a_request_times_out_as_its_connection_goes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another error, as aiokafka has it, would end a consumer's fetching for ever."""
+    async with admin(Settings(bootstrap_servers=broker.bootstrap_servers)) as owner:
+        client = client_of(owner)
+        await update_metadata(owner)
+        (node,) = [one.nodeId for one in client.cluster.brokers()]
+        assert await client.ready(node)
+
+        def keeping_silent(*_: object, **__: object) -> Any:
+            return asyncio.wait_for(asyncio.get_running_loop().create_future(), 0.1)
+
+        monkeypatch.setattr(AIOKafkaConnection, "send", keeping_silent)
+        asked = asyncio.create_task(client.send(node, MetadataRequest([])))
+        await asyncio.sleep(0.01)
+        gone = [*client._conns.values()]
+        client._conns.clear()
+        with pytest.raises(RequestTimedOutError):
+            await asked
+        for connection in gone:
+            connection.close()
 
 
 async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, topic: TopicFactory) -> None:
