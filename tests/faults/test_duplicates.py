@@ -1,7 +1,7 @@
 """Duplicates in a service that is broken: what is kept stays what one order keeps, or it halts and says why."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
         settings = settings.model_copy(update={"session_timeout": 2.0})
         with Service(settings, tmp_path) as service:
             service.segment()
-            running, stopped = [*service.mill(2), service.sequencer()], deque[Worker]()
+            stopped = deque[Worker]()
             for number in range(trial.rounds(9, 100)):
                 feed(settings, trial.rng, 40)
                 time.sleep(trial.rng.uniform(0, 3))
@@ -43,7 +43,14 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
                     broker.kill()
                     broker.start()
                     trial.fired("broker SIGKILL")
-                worker = running.pop(trial.rng.randrange(len(running)))
+                service.tend()
+                at_work = [
+                    one for one in service.workers if one.role != "segment" and one.running and one not in stopped
+                ]
+                roles = Counter(one.role for one in at_work)
+                at_work += service.mill(max(2 - roles["mill"], 0))
+                at_work += [] if roles["sequencer"] else [service.sequencer()]
+                worker = trial.rng.choice(at_work)
                 if number % 3:
                     worker.kill()
                 else:
@@ -54,8 +61,9 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
                     stopped[-2].resume()  # it goes on beside the one in its place
                 if len(stopped) > GONE_ON:
                     stopped.popleft().kill()
-                running.append(service.sequencer() if worker.role == "sequencer" else service.mill()[0])
-                service.tend()
+            service.tend()
+            service.mill()
+            service.sequencer()
             for worker in service.workers:
                 worker.resume()
             require_one_order(service)
