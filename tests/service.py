@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import TopicPartition
 
-from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
+from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
@@ -324,6 +324,15 @@ def stored_blocks(settings: Settings, chains: Iterable[Chain]) -> dict[Chain, in
         except StoreError:
             found[stream, partition] = -1
     return found
+
+
+async def make_anew(settings: Settings, topic: str) -> None:
+    """Delete a topic and make it again as the service does: kept for ever."""
+    async with admin(settings) as client:
+        await client.delete_topics([topic])
+        while not (await client.describe_topics([topic]))[0]["error_code"]:  # noqa: ASYNC110 - Kafka tells nobody
+            await asyncio.sleep(0.05)
+    await ensure_topics(settings)
 
 
 def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -1,9 +1,9 @@
 """Eras while everything breaks: one chain, every block in one era, and every store and reader has the same."""
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,9 +31,7 @@ from tests.faults.oracle import (
 from tests.faults.test_lost_logs import forged, halted
 from tests.faults.test_lost_tails import cut
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.topics import ensure_topics
+from tests.service import Raw, Service, Worker, in_own_loop, make_anew, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import DamagedError
@@ -140,19 +138,6 @@ def judge_both(service: Service, other: Settings, trial: Trial) -> None:
     service.wait_until(lambda: store_is_complete(other, chains) and eras_are_complete(other, chains))
     for stream in other.streams():
         assert stored_eras(other, stream) == stored_eras(service.settings, stream)
-
-
-def make_anew(settings: Settings, topic: str) -> None:
-    """Delete a topic and make it again as the service does: kept for ever."""
-
-    async def run() -> None:
-        async with admin(settings) as client:
-            await client.delete_topics([topic])
-            while not (await client.describe_topics([topic]))[0]["error_code"]:  # noqa: ASYNC110 - Kafka tells nobody
-                await asyncio.sleep(0.05)
-        await ensure_topics(settings)
-
-    in_own_loop(run)
 
 
 def have(settings: Settings, count: int) -> bool:
@@ -337,7 +322,7 @@ def test_store_halts_where_its_eras_topic_was_made_anew(
     settings = era_settings(broker, topic(), tmp_path)
 
     def lose(stream: Stream, _: list[bytes]) -> None:
-        make_anew(settings, stream.control_topic)
+        in_own_loop(partial(make_anew, settings, stream.control_topic))
         forget_topics()
         trial.fired("control topic made anew")
 

@@ -13,11 +13,12 @@ import pytest
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.export.exporting import ExportFolder
-from tokenmill.errors import LockedError, StoreError
+from tokenmill.errors import DiskError, LockedError, StoreError
 from tokenmill.store import StoreLock
 from tokenmill.store.layout import (
     PartitionLock,
     SegmentPaths,
+    blaming,
     partition_directory,
     partition_numbers,
     put_file,
@@ -88,6 +89,15 @@ lock = PartitionLock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)
 """
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EACCES, "Let this user write there: a"), (errno.ENOSPC, "Make room, ")]
+)
+def test_what_a_directory_needs_is_said(number: int, advice: str) -> None:
+    """Rights are no matter of room."""
+    with pytest.raises(DiskError, match=advice), blaming(Path("store")):
+        raise OSError(number, "some words")
 
 
 def test_a_second_writer_is_told_who_holds_the_directory(tmp_path: Path) -> None:

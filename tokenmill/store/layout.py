@@ -150,10 +150,8 @@ def blaming(directory: Path, then: str = GOES_ON) -> Iterator[None]:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
-        raise DiskError(
-            f"{directory} cannot be used ({why}); what was committed is kept. Make room, repair or mount the disk: "
-            f"{then}"
-        ) from error
+        repair = "Make room, repair or mount the disk" if error.errno != errno.EACCES else "Let this user write there"
+        raise DiskError(f"{directory} cannot be used ({why}); what was committed is kept. {repair}: {then}") from error
 
 
 def unreadable(path: StorePath, error: OSError) -> DiskError:

@@ -7,10 +7,9 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.milled import publish
-from tests.service import Raw, Service, in_own_loop, reference_blocks, send, service_settings
-from tokenmill.app.kafka.clients import admin, consumer
+from tests.service import Raw, Service, in_own_loop, make_anew, reference_blocks, send, service_settings
+from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_topic import Settled, read_eras, settle, settled_stream, write_control
-from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.era_closing import EraCloser
 from tokenmill.app.mill.recipes import plan_topic
@@ -157,9 +156,7 @@ async def test_a_writer_whose_era_was_lost_stops(settings: Settings) -> None:
     async with consumer(settings) as client:
         await one.step(client)
         await one.step(client)
-    async with admin(settings) as rights:
-        await rights.delete_topics([found.stream.control_topic])
-    await ensure_topics(settings)
+    await make_anew(settings, found.stream.control_topic)
     async with consumer(settings) as client:  # the first one learns late that the topic was made anew
         with pytest.raises(DifferenceError, match="is not on its control topic any more"):
             await one.step(client)
