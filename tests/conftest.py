@@ -210,9 +210,9 @@ def logging_kept() -> Iterator[None]:
         structlog.reset_defaults()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def logging_restored() -> Iterator[None]:
-    """Leave logging as it was, for tests of what sets it up."""
+    """Leave logging as it was: whatever sets it up here writes to an output that is closed for the next test."""
     with logging_kept():
         yield
 

@@ -40,7 +40,7 @@ BEGIN_BYTES: Final = 64 << 10
 """Most bytes that are looked at: a first line that is longer is not looked at to its end."""
 MOST_PACKED: Final = 2
 """How often a file may be compressed: some that do harm are compressed for ever."""
-_FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?[{\[]?+\s*+\S[^\n]*+\n")
+_FIRST_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*+\x1e?(?:\{|\[[\s\[]*+)?+\s*+\S[^\n]*+\n")
 """Up to the end of a line, with what stands behind a first bracket."""
 _UNPACK: Final = "unpack it, and name the file or folder"
 _PACKED_SO: Final = f"compressed in a way that is not read: {_UNPACK}"

@@ -16,8 +16,6 @@ from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.store import Store, open_partition
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
-
 Run = Callable[..., tuple[int, str]]
 INFO = make_info()
 

@@ -10,8 +10,6 @@ from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 from tests.outages import Hands
 from tokenmill.app.logs import LINES, HeldTrouble, RateLimit, set_up_logging
 
-pytestmark = pytest.mark.usefixtures("logging_restored")
-
 
 def record_at(second: float, name: str = "aiokafka.conn") -> logging.LogRecord:
     """Return a record that was made at this moment."""

@@ -129,7 +129,6 @@ def logged(text: str) -> None:
             log.exception("failed")
 
 
-@pytest.mark.usefixtures("logging_restored")
 @pytest.mark.parametrize("shown", [output.show, output.show_json, shown_table, shown_letter, told, logged])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=hostile)
@@ -201,7 +200,6 @@ async def sending() -> None:
     await client.send("topic", SECRETS[1].encode())
 
 
-@pytest.mark.usefixtures("logging_restored")
 @pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("log_format", ["auto", "console", "json"])

@@ -96,8 +96,3 @@ def test_the_page_names_every_option_and_suffix() -> None:
     assert [option for option in sorted(own - ELSEWHERE) if option not in PAGE] == []
     assert [suffix for suffix in BY_SUFFIX if f"`{suffix}`" not in PAGE] == []
     assert [suffix for suffix in (*SUFFIXES, ZIP) if f"`{suffix}`" not in PAGE] == []
-
-
-@pytest.fixture(autouse=True)
-def _quiet(logging_restored: None) -> None:
-    """Leave logging as it was."""

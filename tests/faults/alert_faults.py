@@ -334,7 +334,7 @@ def _much_text(scene: Scene) -> Iterator[float]:
     # A hundred of these are a part of 2 MiB, which the mill takes in ten seconds: it tells its lag behind each.
     scene.burst, scene.text = 0, lambda _: words(4000)
     yield BASELINE
-    scene.burst = 3
+    scene.burst = 6
 
 
 @injected("text is not durable", carry_seconds=DAY, sequence_length=1 << 20)
@@ -378,7 +378,7 @@ def _other_reason(scene: Scene) -> Iterator[float]:
 @injected("documents become longer")
 def _longer(scene: Scene) -> Iterator[float]:
     yield LONG_BASELINE
-    scene.text = lambda _: words(40)
+    scene.text = lambda _: words(80)
 
 
 @injected("documents become shorter")

@@ -314,6 +314,7 @@ def test_what_is_not_read_is_named_and_nothing_of_it_is_sent(name: str, data: by
         )
     ).map(b"".join)
 )
+@example(b"[[\n{")
 def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
     """However few bytes come at a time; and nothing of it is lost by looking."""
     seekable = File("a", io.BufferedReader(io.BytesIO(data)))

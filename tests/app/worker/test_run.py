@@ -43,7 +43,7 @@ def test_a_worker_that_crashed_does_not_end_as_if_it_were_asked_to(
 
 @pytest.mark.parametrize(("said", "expected"), [(None, "3"), ("5", "5")])
 def test_a_tokenizer_has_the_threads_of_the_settings(
-    said: str | None, expected: str, monkeypatch: pytest.MonkeyPatch, logging_restored: None
+    said: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the environment says otherwise; it is set before the first text is encoded."""
     seen = []
