@@ -331,10 +331,9 @@ def _lock(scene: Scene) -> Iterator[float]:
 
 @injected("text comes faster than it is taken", function="tests.faults.harmful_step:slow")
 def _much_text(scene: Scene) -> Iterator[float]:
-    # A hundred of these are a part of 2 MiB, which the mill takes in ten seconds: it tells its lag behind each.
-    scene.burst, scene.text = 0, lambda _: words(4000)
+    scene.burst, scene.text = 0, lambda _: words(1000)
     yield BASELINE
-    scene.burst = 3
+    scene.burst = 6
 
 
 @injected("text is not durable", carry_seconds=DAY, sequence_length=1 << 20)
