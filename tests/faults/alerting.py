@@ -103,12 +103,12 @@ def training(opened: Callable[[Callable[[], bool]], Loops], seconds: Callable[[]
             thread = threading.Thread(target=train, args=[loop])
             thread.start()
             stack.callback(thread.join)
+            stack.callback(ends.set)  # before it is waited for, also where the next one cannot be started
             registry = CollectorRegistry()
             registry.register(BatchesCollector(loop, rank=rank))
             server = serve_metrics(0, registry=registry)
             stack.callback(server.stop)
             ports[name] = server.port
-        stack.callback(ends.set)
         yield ports
 
 
