@@ -331,9 +331,11 @@ def _lock(scene: Scene) -> Iterator[float]:
 
 @injected("text comes faster than it is taken", function="tests.faults.harmful_step:slow")
 def _much_text(scene: Scene) -> Iterator[float]:
-    scene.burst, scene.text = 0, lambda _: words(1000)
+    # Eighty a second come and thirty are milled: the lag grows by 0.6 s a second, so that nothing waits too long to be
+    # durable before the alert. The texts are long, for a mill hears of new ones when it has read some megabytes.
+    scene.burst, scene.text = 0, lambda _: words(5000)
     yield BASELINE
-    scene.burst = 6
+    scene.burst = 8
 
 
 @injected("text is not durable", carry_seconds=DAY, sequence_length=1 << 20)

@@ -34,7 +34,7 @@ harmful.version = "1"  # type: ignore[attr-defined]
 
 def slow(document: Document) -> Document:
     """Return the document, after a while."""
-    time.sleep(0.1)
+    time.sleep(0.06)
     return document
 
 
