@@ -82,11 +82,6 @@ OVER_A_LIMIT: Final = {TOO_LARGE: "max_text_bytes", ID_TOO_LONG: "max_id_bytes",
 
 NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
-_WORST_ESCAPE: Final = 6
-"""Bytes that one character of an id takes at most in canonical JSON: a control character is ``\\u0000``."""
-_LONGEST_CHARACTER: Final = 4
-_META_FRAME: Final = len('{"fields":,"id":""}')
-
 
 class Document(NamedTuple):
     """A text with its id and the fields that its stream carries. Nothing in it is a path, a label or a format."""
@@ -121,17 +116,17 @@ class Limits:
     @property
     def max_meta_bytes(self) -> int:
         """The length of the longest meta that passes `check_id` and `check_fields`."""
-        return _META_FRAME + self.max_id_bytes + self.max_fields_bytes
+        return len('{"fields":,"id":""}') + self.max_id_bytes + self.max_fields_bytes
 
     @property
     def surely_short_text(self) -> int:
         """A text of at most this many characters passes `check_text`, whatever they are."""
-        return self.max_text_bytes // _LONGEST_CHARACTER
+        return self.max_text_bytes // 4  # bytes of the longest in UTF-8
 
     @property
     def surely_short_id(self) -> int:
         """An id of at most this many characters passes `check_id`, whatever they are."""
-        return self.max_id_bytes // _WORST_ESCAPE
+        return self.max_id_bytes // 6  # bytes of a control character in canonical JSON: \\u0000
 
     def check_text(self, text: str) -> None:
         """Raise `RecordError` (`TOO_LARGE`) if the text is too long."""

@@ -10,7 +10,7 @@ and who verifies a stream elsewhere needs no file.
 import ast
 import inspect
 from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from hashlib import sha256
 from itertools import pairwise
@@ -81,12 +81,10 @@ def parameters_of(step: type[Any]) -> tuple[Parameter, ...]:
 
 
 @cache
-def _parameters_of(step: Hashable) -> tuple[Parameter, ...]:
-    if not isinstance(step, type) or not is_dataclass(step):
-        raise TypeError(f"{step} is no dataclass")
+def _parameters_of(step: Any) -> tuple[Parameter, ...]:
     kinds, said = get_type_hints(step), _descriptions(step)
     return tuple(
-        Parameter(field.name, kinds[field.name], _default(field), said.get(field.name, ""))
+        Parameter(field.name, kinds[field.name], default_of(field), said.get(field.name, ""))
         for field in fields(step)
         if field.init and not field.name.startswith("_")
     )
@@ -205,7 +203,8 @@ def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
     raise ValueError(said)
 
 
-def _default(field: Any) -> Any:
+def default_of(field: Any) -> Any:
+    """Return what a field has where nothing is given; `MISSING` where it must be given."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tokenmill.errors import DamagedError, FingerprintError
 from tokenmill.packings import packing_in_words
+from tokenmill.parameters import default_of
 
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
@@ -170,11 +171,7 @@ class Recipe:
         return tuple(step for step in self.steps if step.get("name") == "decode")
 
 
-LATER: Final[Mapping[str, Any]] = {
-    one.name: one.default if one.default_factory is MISSING else one.default_factory()
-    for one in fields(Recipe)
-    if MISSING is not one.default or MISSING is not one.default_factory
-}
+LATER: Final = {one.name: default_of(one) for one in fields(Recipe) if default_of(one) is not MISSING}
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
 
 _FRAME: Final = ("begin_of_document", "end_of_document", "padding")
@@ -182,9 +179,6 @@ _TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", *_
 _LOADED: Final = ("steps", "block_tokens", "packing_parameters", "segment_tokens", *_TOKENIZER)
 PLAIN: Final = (*(one.name for one in fields(Recipe) if one.name not in _LOADED), "sequence_length")
 """What a recipe has from the settings alone, without loading a tokenizer or a function."""
-_SHOWN_DIGITS: Final = 12
-"""Digits of a hash: enough to compare it with `sha256sum` by eye."""
-
 
 GENESIS_KEY: Final = b"genesis"
 MAX_PARTITIONS: Final = 65_536
@@ -316,7 +310,7 @@ def _id(value: int | tuple[int, ...] | None) -> str:
 
 
 def _tokenizer(recipe: Recipe) -> str:
-    return f"one of {recipe.vocabulary_size:,} ids (SHA-256 {recipe.tokenizer_sha256[:_SHOWN_DIGITS]}…)"
+    return f"one of {recipe.vocabulary_size:,} ids (SHA-256 {recipe.tokenizer_sha256[:12]}…)"
 
 
 def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
