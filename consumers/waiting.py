@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from tokenmill.bucket.cache import store_folder
@@ -54,9 +53,7 @@ class ReachableStream:
     def __enter__(self) -> None:
         """Begin to read."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Raise StoreError where the stream went away, DiskError where the system refuses; others say what is wrong."""
         if isinstance(error, OSError | DamagedError):
             self.require()

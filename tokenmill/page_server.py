@@ -25,8 +25,6 @@ from prometheus_client.registry import CollectorRegistry
 
 CONNECTIONS: Final = 64
 """Most connections at a time. Prometheus, a container engine and a person together have a handful."""
-SHARE_OF_DESCRIPTORS: Final = 4
-"""Connections may use one in this many of the process's descriptors; the others are for the work."""
 LIFE_SECONDS: Final = 10.0
 """Longest life of a connection; Prometheus gives up after as long (``scrape_timeout``)."""
 ACCEPTED_AT_ONCE: Final = 16
@@ -245,8 +243,8 @@ class QuietHandler(web.RequestHandler):
 
 
 def most_connections() -> int:
-    """Return how many connections there may be at a time: a share of what the process may have open."""
+    """Return how many connections there may be at a time: a quarter of what may be open, the rest is for the work."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return CONNECTIONS
-    return max(ACCEPTED_AT_ONCE // 2, min(CONNECTIONS, allowed // SHARE_OF_DESCRIPTORS))
+    return max(ACCEPTED_AT_ONCE // 2, min(CONNECTIONS, allowed // 4))

@@ -32,8 +32,6 @@ from .topic_changes import PartitionGrowth, SkipList, watch_compaction, watch_re
 
 log = structlog.get_logger(__name__)
 
-SKIPS_SECONDS: Final = 2.0
-"""How soon is seen what people say of records and messages on control topics."""
 TICK_SECONDS: Final = 1.0
 """How often carries are considered; they are due after a minute or more."""
 
@@ -130,7 +128,7 @@ class Mill(StreamWorker[RawPartition]):
                 partition.heed_skips()
             self.partitions.look_after_halted()
 
-        await ask_repeatedly(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
+        await ask_repeatedly(self._settings, ask, 2.0, "the control topics cannot be read now")
 
     def _heed_compaction(self, refused: Mapping[str, str]) -> None:
         """Halt the partitions of topics that were made compacted; where one no longer is, a new start goes on."""

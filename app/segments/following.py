@@ -27,10 +27,8 @@ from ..kafka.control_topic import Settled
 from ..kafka.token_topic import message_at, message_of, offered
 from ..tasks import Backoff
 
-LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for another process's lock on its directory tries again."""
 DISK_SECONDS: Final = 0.5
-"""How soon one that waits for its disk tries again; then ever later ..."""
+"""How soon a partition that waits for its disk tries again; then ever later ..."""
 LONGEST_DISK_SECONDS: Final = 5.0
 """... up to this: blocks come soon after the disk is back, and until then it is hardly touched."""
 
@@ -60,7 +58,7 @@ async def open_writer(
             return await _opened(store, stream, partition)
         except LockedError as error:
             wait("waiting for the directory", error)
-            await asyncio.sleep(LOCK_SECONDS)
+            await asyncio.sleep(0.25)
         except DiskError as error:
             wait("waiting for the disk", error)
             await asyncio.sleep(backoff.next())

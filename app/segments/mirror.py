@@ -44,8 +44,6 @@ POLL_MS: Final = 500
 """How long one poll of a partition waits for records; also how soon a change of its leader is noticed."""
 FETCH_OPTIONS: Final = {"max_partition_fetch_bytes": 2 << 20, "fetch_max_wait_ms": 500}
 """As the workers have it: bytes of one partition in a fetch, and how long one at the end of the log waits for some."""
-HALT_SECONDS: Final = 1.0
-"""How often it is looked whether the reason of a halt has ended."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -194,7 +192,7 @@ class StreamFlow:
         while True:
             if partition.halt:
                 client.pause(tp)
-                await asyncio.sleep(HALT_SECONDS)
+                await asyncio.sleep(1.0)
                 if partition.may_go_on():
                     await partition.resume()
                 continue
@@ -359,15 +357,10 @@ class Mirror:
         keep_from: Sequence[Path] = (),
         progress: Callable[[Sequence[MirroredStream]], None] | None = None,
     ) -> None:
-        """Mirror as the arguments say.
+        """Fill a store, whose lock the caller holds, with the streams ``names``; none: all that are settled.
 
-        Args:
-            settings: which brokers, and where metrics are served.
-            store: is filled by this process alone; the caller holds its lock.
-            names: of the streams; none: all that are settled on the brokers.
-            once: whether to end with what is there at the beginning.
-            keep_from: files with states; what none of them needs is retired (`keep_from`).
-            progress: is called every `LOOK_SECONDS` with what each stream has and lacks.
+        With ``once``, end with what is there at the beginning. What no state in the files ``keep_from`` needs is
+        retired. ``progress`` is called every `LOOK_SECONDS` with what each stream has and lacks.
         """
         self.problems: list[Exception] = []
         """What only a person can remedy, and blocks that no source holds, as of the last look."""
@@ -391,12 +384,9 @@ class Mirror:
 
         Ends, also when it is cancelled, only after what was appended is committed and the store's files are closed.
 
-        Raises:
-            BrokerError: no broker answers at the beginning; later, one is waited for.
-            TopicError: with ``once``, a stream is missing.
-            InputError: a state to keep from is none, or one of another stream or fingerprint.
-            FingerprintError: the store holds a stream of that name that was made with other settings.
-            SettingsError: the brokers refuse us.
+        Raises BrokerError where no broker answers at the beginning, for later one is waited for; TopicError where, with
+        ``once``, a stream is missing; InputError where a state to keep from is none, or one of another stream;
+        FingerprintError where the store's stream has other settings; SettingsError where the brokers refuse us.
         """
         try:
             async with asyncio.TaskGroup() as group:

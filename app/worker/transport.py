@@ -76,8 +76,6 @@ LEAST_FETCH_BYTES: Final = 1280 * 1024
 one partition in a fetch."""
 QUEUED_BATCHES: Final = 3
 """Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
-NO_DIRECTORY: Final = Path(os.devnull) / "faust"
-"""Where Faust keeps tables; there are none, and below a device there is nothing that anybody could put there."""
 NEVER_SECONDS: Final = 10 * 86400.0
 """Faust lets a worker leave its group when its records are not asked for so long, and never lets it return."""
 REQUEST_SECONDS: Final = 10.0
@@ -102,7 +100,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
         "key_serializer": "raw",
         "value_serializer": "raw",
         "store": "memory://",
-        "datadir": NO_DIRECTORY,
+        "datadir": Path(os.devnull) / "faust",  # for tables: there are none, and nobody can put any below a device
         "web_enabled": False,  # Faust's page says OK whatever happens
         "topic_disable_leader": True,  # no table, so no leader topic
         "topic_allow_declare": False,  # topics are made by `tokenmill topics`, with the settings that they need
