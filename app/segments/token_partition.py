@@ -38,89 +38,6 @@ HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 COMMIT_SECONDS: Final = 0.25
 """Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
 
-
-class BlockAppender:
-    """The open directory of one partition, and its chain as far as it was taken.
-
-    Its methods work on files. They are called in threads, one at a time, and raise as `PartitionWriter` does.
-    """
-
-    def __init__(
-        self, tp: TopicPartition, stream: str, recipe: Recipe, ignored: IgnoreList, writer: PartitionWriter
-    ) -> None:
-        """Append what comes on the token topic ``tp``, but for what is ``ignored``, to ``writer``, and close that."""
-        self.writer = writer
-        self.closed = False
-        """Whether the directory is unlocked, and nothing can be appended any more."""
-        self.committed = writer.next_block
-        """Number of the block after the last one that is durable."""
-        self.newest_timestamp = 0
-        """When the newest source record with durable tokens was written, in milliseconds since 1970; 0: unknown."""
-        self._tp = tp
-        self._stream = stream
-        self._recipe = recipe
-        self._ignored = ignored
-        self._uncommitted: list[int] = []
-        """Timestamps of the last source records of messages whose blocks were appended and not committed."""
-        self._acceptor = self._new_acceptor()
-
-    def _new_acceptor(self) -> Acceptor:
-        writer, recipe = self.writer, self._recipe
-        place = (recipe.fingerprint, self._tp.partition, recipe.block_bytes)
-        return Acceptor(*place, block=writer.next_block, chain=writer.chain, recall=writer.chain_before)
-
-    @property
-    def next_block(self) -> int:
-        """The number of the block that is wanted next."""
-        return self._acceptor.next_block
-
-    def begin(self, start: Start) -> None:
-        """Let the partition, of which the store holds nothing, begin there."""
-        self.writer.begin(start)
-        self.committed = start.block
-        self._acceptor = self._new_acceptor()
-
-    def append(self, records: Sequence[SourceRecord], search: GapSearch) -> Gap | None:
-        """Append new blocks; return a gap if there is one. Before an error is raised, the rest is committed."""
-        gap: Gap | None = None
-        for record in records:
-            try:
-                found = offered(self._acceptor, record, self._tp, self._ignored)
-            except HALTING:
-                self.commit()
-                raise
-            if found is None:
-                metrics.IGNORED.inc()
-                continue
-            message, verdict = found
-            search.saw(message)
-            if isinstance(verdict, Gap):
-                metrics.GAPS.inc()
-                gap = verdict
-                continue
-            metrics.DUPLICATES.inc(verdict.dropped)
-            if isinstance(verdict, Taken) and verdict.blocks.entries:
-                self.writer.append(verdict.blocks, token_offset=record.offset)
-                self._uncommitted.append(message.cursor.last_timestamp)
-        return gap
-
-    def commit(self) -> None:
-        """Make durable what was appended, and count it: it can be trained on now."""
-        self.writer.commit()
-        metrics.BLOCKS.labels(self._stream, "segment").inc(self.writer.next_block - self.committed)
-        self.committed = self.writer.next_block
-        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._stream)
-        for timestamp in self._uncommitted:
-            self.newest_timestamp = max(self.newest_timestamp, timestamp)
-            latency.observe(max(0.0, now - timestamp / 1000))
-        self._uncommitted.clear()
-
-    def close(self) -> None:
-        """Unlock the directory."""
-        self.writer.close()
-        self.closed = True
-
-
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
@@ -152,6 +69,83 @@ class SegmentContext:
         directory = partition_directory(self.store.path, self.stream, tp.partition)
         changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in (directory, directory.parent)]
         return (self.ignored.size(tp.partition), *changed)
+
+
+class BlockAppender:
+    """The open directory of one partition, and its chain as far as it was taken.
+
+    Its methods work on files. They are called in threads, one at a time, and raise as `PartitionWriter` does.
+    """
+
+    def __init__(self, tp: TopicPartition, context: SegmentContext, writer: PartitionWriter) -> None:
+        """Append what comes on the token topic ``tp``, but for what is ignored, to ``writer``, and close that."""
+        self.writer = writer
+        self.closed = False
+        """Whether the directory is unlocked, and nothing can be appended any more."""
+        self.committed = writer.next_block
+        """Number of the block after the last one that is durable."""
+        self.newest_timestamp = 0
+        """When the newest source record with durable tokens was written, in milliseconds since 1970; 0: unknown."""
+        self._tp, self._context = tp, context
+        self._uncommitted: list[int] = []
+        """Timestamps of the last source records of messages whose blocks were appended and not committed."""
+        self._acceptor = self._new_acceptor()
+
+    def _new_acceptor(self) -> Acceptor:
+        writer, recipe = self.writer, self._context.recipe
+        place = (recipe.fingerprint, self._tp.partition, recipe.block_bytes)
+        return Acceptor(*place, block=writer.next_block, chain=writer.chain, recall=writer.chain_before)
+
+    @property
+    def next_block(self) -> int:
+        """The number of the block that is wanted next."""
+        return self._acceptor.next_block
+
+    def begin(self, start: Start) -> None:
+        """Let the partition, of which the store holds nothing, begin there."""
+        self.writer.begin(start)
+        self.committed = start.block
+        self._acceptor = self._new_acceptor()
+
+    def append(self, records: Sequence[SourceRecord], search: GapSearch) -> Gap | None:
+        """Append new blocks; return a gap if there is one. Before an error is raised, the rest is committed."""
+        gap: Gap | None = None
+        for record in records:
+            try:
+                found = offered(self._acceptor, record, self._tp, self._context.ignored)
+            except HALTING:
+                self.commit()
+                raise
+            if found is None:
+                metrics.IGNORED.inc()
+                continue
+            message, verdict = found
+            search.saw(message)
+            if isinstance(verdict, Gap):
+                metrics.GAPS.inc()
+                gap = verdict
+                continue
+            metrics.DUPLICATES.inc(verdict.dropped)
+            if isinstance(verdict, Taken) and verdict.blocks.entries:
+                self.writer.append(verdict.blocks, token_offset=record.offset)
+                self._uncommitted.append(message.cursor.last_timestamp)
+        return gap
+
+    def commit(self) -> None:
+        """Make durable what was appended, and count it: it can be trained on now."""
+        self.writer.commit()
+        metrics.BLOCKS.labels(self._context.stream, "segment").inc(self.writer.next_block - self.committed)
+        self.committed = self.writer.next_block
+        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._context.stream)
+        for timestamp in self._uncommitted:
+            self.newest_timestamp = max(self.newest_timestamp, timestamp)
+            latency.observe(max(0.0, now - timestamp / 1000))
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        self.writer.close()
+        self.closed = True
 
 
 class TokenPartition:
@@ -229,7 +223,7 @@ class TokenPartition:
             return None
         self.waiting = None
         metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
-        appender = BlockAppender(self.tp, context.stream, context.recipe, context.ignored, writer)
+        appender = BlockAppender(self.tp, context, writer)
         if self._appender is not None:
             appender.newest_timestamp = self._appender.newest_timestamp
         self._appender = appender
