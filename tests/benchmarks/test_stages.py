@@ -60,3 +60,9 @@ def test_every_module_of_ours_in_the_table_is_there() -> None:
     ours = [start.partition(":")[0] for start, _ in TABLE if start.startswith(("app/", "benchmarks/", "tokenmill/"))]
     assert ours
     assert not [path for path in ours if not (root / path).exists()]
+
+
+def test_no_line_of_the_table_hides_a_later_one() -> None:
+    """The first beginning that fits decides."""
+    starts = [start for start, _ in TABLE]
+    assert not [later for at, later in enumerate(starts) if later.startswith(tuple(starts[:at]))]
