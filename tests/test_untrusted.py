@@ -5,6 +5,7 @@ import os
 import socket
 import zlib
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +117,18 @@ def read_all(store: Store) -> None:
         reader.pieces(block)
 
 
-@pytest.mark.parametrize("fifo", [False, True])
-@pytest.mark.parametrize("suffix", ["json", "bin", "docs", "index"])
-def test_a_readers_files_can_be_anything(store: Store, suffix: str, *, fifo: bool) -> None:
-    """The error names the file; nothing is waited for."""
+@pytest.mark.parametrize(
+    ("suffix", "fifo"), [*product(["json", "bin", "docs", "index"], [False, True]), ("commits", True)]
+)
+def test_files_of_a_partition_can_be_anything(store: Store, suffix: str, *, fifo: bool) -> None:
+    """Readers and writers say which file it is, and wait for nothing."""
     for path in store.path.glob(f"{STREAM}/0/0*.{suffix}"):
         replaced(path, fifo=fifo)
     with pytest.raises(DamagedError, match=suffix):
         read_all(store)
-
-
-@pytest.mark.parametrize("suffix", ["json", "bin", "docs", "commits"])
-def test_a_fifo_among_a_partitions_files_halts_nobody_who_opens_it(store: Store, suffix: str) -> None:
-    """Neither a reader nor a writer: both say which file it is."""
-    for path in store.path.glob(f"{STREAM}/0/0*.{suffix}"):
-        replaced(path, fifo=True)
-    with pytest.raises(DamagedError, match=suffix):
-        read_all(store)
-    with pytest.raises(DamagedError, match=suffix):
-        PartitionWriter.open(store, STREAM, 0)
+    if fifo and suffix != "index":
+        with pytest.raises(DamagedError, match=suffix):
+            PartitionWriter.open(store, STREAM, 0)
 
 
 def test_a_fifo_in_place_of_the_lock_file_keeps_nobody_waiting(store: Store) -> None:

@@ -172,6 +172,14 @@ def packed_store(
     return store
 
 
+def text_store(
+    path: Path, lengths: Sequence[int], *, labels: Sequence[Any] = (), info: StreamInfo | None = None
+) -> Path:
+    """Make a store of documents of these lengths in one partition and era; return its directory."""
+    blocks = pack(given_documents(lengths, labels=labels), "concat", 5)
+    return packed_store(path, info or packed_info(), {0: blocks}).path
+
+
 def whole_documents(
     documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, packing: str, ended: bool
 ) -> list[tuple[int, list[int]]]:

@@ -127,17 +127,32 @@ def test_a_loop_waits_for_a_copy_whose_index_came_first(tmp_path: Path) -> None:
     assert rows == expected()
 
 
-def test_segments_retired_under_a_reader_are_refused(tmp_path: Path) -> None:
-    """What comes before them was delivered; the state stands there, and goes on in a store that still has them."""
+def be_retired(store: Store) -> None:
+    """In part."""
+    retire(store.path, STREAM, 0, 20)
+    retire(store.path, STREAM, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "advice"),
+    [
+        (be_retired, InputError, r"segments were retired[;.] .*read a store that still holds"),
+        (be_gone, StoreError, r"no longer holds the stream 'raw-text\.train': it was deleted.*Bring it back"),
+    ],
+)
+def test_what_goes_away_under_a_reader_is_named(
+    tmp_path: Path, harm: Callable[[Store], None], kind: type[TokenMillError], advice: str
+) -> None:
+    """It is not called damaged; what was delivered holds, and the state goes on in a store that still has the rest."""
     store, whole = era_store(tmp_path / "store"), era_store(tmp_path / "whole")
     batches = open_batches(store)
     batches._most_samples = 1
     loop = iter(batches)
     rows = rows_of([next(loop)])
-    retire(store.path, STREAM, 0, 20)
-    retire(store.path, STREAM, 1, 12)
-    with pytest.raises(InputError, match=r"segments were retired[;.] .*read a store that still holds"):
+    harm(store)
+    with pytest.raises(kind, match=advice) as refused:
         rows.extend(row for batch in loop for row in rows_of([batch]))
+    assert str(store.path) in str(refused.value)
     assert 2 <= len(rows) < 40
     assert rows == expected()[: len(rows)]
     elsewhere = open_batches(whole)
@@ -261,15 +276,9 @@ def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Pat
     said = str(refused.value)
     assert "`tokenmill pack` command with --verify" in said if ended else "--end where no more will come" in said
     assert not re.search("worker|Kafka|broker|topic|close", said)
+    pack_was_here(still_open := era_store(tmp_path / "open", OPEN_ERAS))
     with pytest.raises(TypeError, match=r"close the stream \(`tokenmill pack … --end`\)"):
-        len(open_batches(era_store_of_pack(tmp_path / "open")))
-
-
-def era_store_of_pack(path: Path) -> Store:
-    """Return a packed store without an end."""
-    store = era_store(path, OPEN_ERAS)
-    pack_was_here(store)
-    return store
+        len(open_batches(still_open))
 
 
 @pytest.mark.parametrize("lost", ["eras.index", "eras.jsonl"])

@@ -47,8 +47,7 @@ def by_batches(store: Store, **options: Any) -> list[list[int]]:
 def by_steps(store: Store, workers: int = 0, **options: Any) -> list[list[int]]:
     """Read through torch's loader."""
     dataset = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1, **options)
-    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
-    return [[*x, y[-1]] for xs, ys in loader for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
+    return rows_of(DataLoader(dataset, batch_size=None, num_workers=workers))
 
 
 def by_number(store: Store, **options: Any) -> list[list[int]]:

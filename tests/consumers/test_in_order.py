@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
-from tests.consumers.scenes import era_store, open_batches
+from tests.consumers.scenes import era_store, open_batches, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, StepDataset
 from tokenmill.errors import InputError
@@ -42,10 +42,7 @@ def open_in_order(path: Path, **options: Any) -> Batches:
 
 def columns(batches: Any) -> list[tuple[bool, list[list[int]]]]:
     """Return whether each batch begins chunks, and its rows, the last of y included."""
-    return [
-        (batch.begins, [[*x, y[-1]] for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)])
-        for batch in batches
-    ]
+    return [(batch.begins, rows_of([batch])) for batch in batches]
 
 
 def chunks_of(path: Path, *, shuffle: bool = True, passes: int = 1) -> list[list[int]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.consumers.scenes import ERAS, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of, together
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, BucketSampler, Documents, EraSampler, Mixture, PaddedBatches, StepDataset
@@ -24,8 +24,7 @@ WHOLE: dict[str, Any] = {"drop_last": False, "timeout": 0.0}
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
     """Return labelled documents, two dozen."""
-    blocks = pack(given_documents([3, 9, 4, 6, 7] * 5, labels=["n", "y"]), "concat", 5)
-    path = packed_store(tmp_path_factory.mktemp("texts"), packed_info(), {0: blocks}).path
+    path = text_store(tmp_path_factory.mktemp("texts"), [3, 9, 4, 6, 7] * 5, labels=["n", "y"])
     return Documents(path, STREAM, label_field="label", label_names=["n", "y"])
 
 

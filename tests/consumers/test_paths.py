@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.store.chains import STREAM
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair import repair_store
@@ -59,8 +59,7 @@ def opened(store: Any) -> dict[str, Callable[[], object]]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a store, ``home/data/store``, and work in ``home/data``."""
-    blocks = pack(given_documents([3, 9, 4] * 4), "concat", 5)
-    packed_store(tmp_path / "data" / "store", packed_info(), {0: blocks})
+    text_store(tmp_path / "data" / "store", [3, 9, 4] * 4)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "data")
     return tmp_path / "data" / "store"
@@ -85,15 +84,6 @@ def test_entries_of_a_listing_are_paths(place: Path) -> None:
         assert partitions_in(entry, STREAM) == [0]
         assert streams_in(entry) == [STREAM]
     assert place.is_dir()
-
-
-@pytest.mark.parametrize("path", ["s3://bucket/store", "file:///data/store"])
-def test_a_bucket_wants_a_folder_on_this_machine(path: str) -> None:
-    """For what is read of it."""
-    with pytest.raises(
-        InputError, match=r"^store is .*, a bucket, and cache is None: give cache a folder on a disk of"
-    ):
-        Windows(path, STREAM, 4)
 
 
 @pytest.mark.parametrize("path", ["~nobody-of-this-name/store", "", 4])

@@ -16,7 +16,7 @@ import torch
 
 from tests import vocabularies
 from tests.app.milling.tokenizers.conftest import words
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.consumers.scenes import era_store
 from tests.mills import RECIPE
 from tests.store.chains import STREAM
@@ -57,7 +57,7 @@ def _store(path: Path, tokenizer: bytes, size: int) -> Path:
         dtype="uint32",
     )
     info = StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), 4), 4)
-    store = packed_store(path, info, {0: pack(given_documents([3, 9, 4] * 4), "concat", 5)}).path
+    store = text_store(path, [3, 9, 4] * 4, info=info)
     (store / STREAM / TOKENIZER_FILE).write_bytes(tokenizer)
     return store
 
@@ -89,8 +89,7 @@ def test_text_comes_back_with_vocabularies_in_use(tmp_path: Path, kind: str) -> 
 
 def test_raw_bytes_are_text(tmp_path: Path) -> None:
     """Without a file; bytes that a row's border cut are marked."""
-    blocks = pack(given_documents([3, 9, 4] * 4), "concat", 5)
-    documents = Documents(packed_store(tmp_path, packed_info(), {0: blocks}).path, STREAM)
+    documents = Documents(text_store(tmp_path, [3, 9, 4] * 4), STREAM)
     assert documents.decode([*"né".encode(), 0]) == "né\0"
     assert documents.decode(list("né".encode()[:2])) == "n�"
 

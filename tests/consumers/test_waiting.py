@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.consumers.scenes import INFO, OPEN_ERAS, era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import INFO, OPEN_ERAS, era_store, open_batches, rows_of
 from tests.store.chains import STREAM, make_store
 from tokenmill.consumers import Batches, EraDataset, Windows
 from tokenmill.errors import DiskError, StoreError
@@ -90,21 +90,6 @@ def test_a_file_that_may_not_be_read_is_named(public: Store, read: Callable[[Sto
 def test_a_file_that_batches_alone_need_is_named(public: Store, name: str) -> None:
     """As above."""
     test_a_file_that_may_not_be_read_is_named(public, read_all, name)
-
-
-def test_a_store_that_is_deleted_under_a_reader_is_named(tmp_path: Path) -> None:
-    """It is not called damaged; what was delivered holds, and the state goes on in a copy."""
-    store, copy = era_store(tmp_path / "store"), era_store(tmp_path / "copy")
-    batches = open_batches(store)
-    batches._most_samples = 1
-    loop = iter(batches)
-    rows = rows_of([next(loop)])
-    shutil.rmtree(store.path)
-    with pytest.raises(StoreError, match=f"{re.escape(str(store.path))} {GONE}"):
-        rows.extend(row for batch in loop for row in rows_of([batch]))
-    elsewhere = open_batches(copy)
-    elsewhere.load_state_dict(batches.state_dict())
-    assert rows + rows_of(elsewhere) == expected()
 
 
 @pytest.mark.parametrize("eras", [0, 2])

@@ -63,6 +63,13 @@ def fill(store: Store, info: StreamInfo, chain: Blocks, ends: Iterable[int], *, 
             writer.commit()
 
 
+def filled_store(path: Path, info: StreamInfo, chain: Blocks, ends: Iterable[int]) -> Store:
+    """Create a store that knows the stream, and has the chain in partition 0."""
+    store = make_store(path, info)
+    fill(store, info, chain, ends)
+    return store
+
+
 def tokens_of(chain: Blocks, info: StreamInfo) -> np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]:
     """Return the tokens of a chain, ``[blocks, block_tokens]``."""
     return np.frombuffer(chain.tokens, info.dtype).reshape(-1, info.block_tokens)

@@ -13,6 +13,7 @@ from tests.store.chains import (
     cut,
     directory_of,
     fill,
+    filled_store,
     flip,
     make_chain,
     make_info,
@@ -35,9 +36,13 @@ TOKENS = tokens_of(CHAIN, INFO)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Five sealed segments of four blocks, and two blocks in an open one. Tests only read it."""
-    store = make_store(tmp_path_factory.mktemp("store"), INFO)
-    fill(store, INFO, CHAIN, [22])
-    return store
+    return filled_store(tmp_path_factory.mktemp("store"), INFO, CHAIN, [22])
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Store:
+    """Return another one of the same, which the test changes."""
+    return filled_store(tmp_path, INFO, CHAIN, [22])
 
 
 def test_every_block_is_read_from_its_file(store: Store) -> None:
@@ -106,17 +111,15 @@ def test_hashes_tell_where_a_chain_was(store: Store) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [(), (5,), (4, 5, 6, 7)])
-def test_a_single_hash_is_asked_for_without_the_whole_index(tmp_path: Path, spoilt: tuple[int, ...]) -> None:
+def test_a_single_hash_is_asked_for_without_the_whole_index(own: Store, spoilt: tuple[int, ...]) -> None:
     """The one that is wanted is right, whatever stands beside it; any other is only given by a sound index."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    index = directory_of(store) / f"{4:012d}.index"
+    index = directory_of(own) / f"{4:012d}.index"
     for block in spoilt:
         flip(index, (block - 4) * BLOCK_ROW.itemsize + 20)
     if len(spoilt) == 4:
         index.unlink()
 
-    reader = open_partition(tmp_path, STREAM, 0)
+    reader = open_partition(own.path, STREAM, 0)
     for block, chain in enumerate(CHAIN.chains):
         if block in spoilt:
             with pytest.raises(DamagedError, match=index.name):
@@ -127,12 +130,10 @@ def test_a_single_hash_is_asked_for_without_the_whole_index(tmp_path: Path, spoi
         assert not any(reader.has_chain_before(block, bytes(16)) for block in range(25))
 
 
-def test_a_retired_hash_is_not_damage(tmp_path: Path) -> None:
+def test_a_retired_hash_is_not_damage(own: Store) -> None:
     """Whoever opened the partition before is told what became of it."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    reader = open_partition(tmp_path, STREAM, 0)
-    retire(tmp_path, STREAM, 0, 12)
+    reader = open_partition(own.path, STREAM, 0)
+    retire(own.path, STREAM, 0, 12)
     with pytest.raises(InputError, match="segments were retired"):
         reader.has_chain_before(6, CHAIN.chains[5])
 
@@ -150,14 +151,12 @@ def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> No
     assert reader.read(0).tolist() == TOKENS[0].tolist()
 
 
-def test_a_segment_is_known_when_it_is_mapped_again(tmp_path: Path) -> None:
+def test_a_segment_is_known_when_it_is_mapped_again(own: Store) -> None:
     """Its manifest is read once, however often others take its place; what it holds is read again."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    reader = PartitionReader(directory_of(store), INFO, 0, open_segments=1)
+    reader = PartitionReader(directory_of(own), INFO, 0, open_segments=1)
     assert reader.gather(range(22)).tolist() == TOKENS.tolist()
     for first in range(0, 20, 4):
-        segment_of(store, first).manifest.unlink()
+        segment_of(own, first).manifest.unlink()
     for number in (0, 9, 1, 21, 5):
         assert reader.read(number).tolist() == TOKENS[number].tolist()
     assert len(reader._cache) == 1
@@ -189,20 +188,18 @@ def test_sealed_segments_that_are_copied_in_are_seen(tmp_path: Path, store: Stor
     assert reader.gather(range(20)).tolist() == TOKENS[:20].tolist()
 
 
-def test_a_checking_reader_refuses_only_the_damaged_block(tmp_path: Path) -> None:
+def test_a_checking_reader_refuses_only_the_damaged_block(own: Store) -> None:
     """Naming file and block, sealed or open; without checks it is read as it stands."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
     for first, block in ((4, 6), (20, 21)):
-        flip(segment_of(store, first).tokens, (block - first) * INFO.block_bytes)
-        reader = open_partition(tmp_path, STREAM, 0, check=True)
+        flip(segment_of(own, first).tokens, (block - first) * INFO.block_bytes)
+        reader = open_partition(own.path, STREAM, 0, check=True)
         message = rf"{first:012d}\.bin: block {block}, at byte {10 * (block - first)}, is not what was committed"
         with pytest.raises(DamagedError, match=message):
             reader.read(block)
         with pytest.raises(DamagedError, match=message):
             reader.gather([0, block])
         assert reader.read(block - 1).tolist() == TOKENS[block - 1].tolist()
-        assert open_partition(tmp_path, STREAM, 0, check=False).read(block).tolist() != TOKENS[block].tolist()
+        assert open_partition(own.path, STREAM, 0, check=False).read(block).tolist() != TOKENS[block].tolist()
 
 
 def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
@@ -211,8 +208,7 @@ def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
     """The file is longer than when it was mapped, and stays so where its writer was killed."""
     for name in ("_LOOK_SECONDS", "_LOOK_SHARE", "_GROWN_SECONDS"):
         monkeypatch.setattr(maps, name, 0)
-    store = make_store(tmp_path / "store", INFO)
-    fill(store, INFO, CHAIN, [2])
+    store = filled_store(tmp_path / "store", INFO, CHAIN, [2])
     reader = open_partition(store.path, STREAM, 0, check=True)
     reader.read(0)
     with PartitionWriter.open(store, STREAM, 0) as writer:
@@ -225,8 +221,7 @@ def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
 
 def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
     """By its checksum, or because it cannot be read; the block's tokens are not to blame."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [4])
+    store = filled_store(tmp_path, INFO, CHAIN, [4])
     flip(segment_of(store).documents, len(CHAIN.entries[0]))
     for check in (True, False):
         reader = open_partition(tmp_path, STREAM, 0, check=check)
@@ -236,13 +231,11 @@ def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
-def test_a_sealed_segment_that_is_not_whole_is_refused_alone(tmp_path: Path, suffix: str) -> None:
+def test_a_sealed_segment_that_is_not_whole_is_refused_alone(own: Store, suffix: str) -> None:
     """Missing or cut off, found when it is read; its neighbours are read as before."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    file = directory_of(store) / f"{4:012d}.{suffix}"
+    file = directory_of(own) / f"{4:012d}.{suffix}"
     os.truncate(file, file.stat().st_size - 1)
-    reader = open_partition(tmp_path, STREAM, 0)
+    reader = open_partition(own.path, STREAM, 0)
     for _ in range(2):
         with pytest.raises(DamagedError, match=file.name):
             (reader.read if suffix == "bin" else reader.documents)(7)
@@ -264,8 +257,7 @@ def test_a_damaged_commit_log_is_loud_and_not_the_end_of_the_store(tmp_path: Pat
 
 def test_half_a_record_is_still_to_come(tmp_path: Path) -> None:
     """A reader may look while the writer writes."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [1, 2, 3])
+    store = filled_store(tmp_path, INFO, CHAIN, [1, 2, 3])
     log = segment_of(store).commits
     data = log.read_bytes()
     log.write_bytes(data[:-40])
@@ -277,20 +269,17 @@ def test_half_a_record_is_still_to_come(tmp_path: Path) -> None:
 
 def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
     """Its blocks would be taken for this one's."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [4])
+    store = filled_store(tmp_path, INFO, CHAIN, [4])
     directory_of(store).rename(directory_of(store, 1))
     with pytest.raises(DamagedError, match="belongs elsewhere"):
         open_partition(tmp_path, STREAM, 1).read(0)
 
 
-def test_opening_reads_nothing_but_the_last_segment(tmp_path: Path) -> None:
+def test_opening_reads_nothing_but_the_last_segment(own: Store) -> None:
     """So it takes as long for many segments as for a few: broken manifests in between go unnoticed."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
     for first in range(0, 20, 4):
-        segment_of(store, first).manifest.write_bytes(b"broken")
-    assert open_partition(tmp_path, STREAM, 0).blocks == 22
+        segment_of(own, first).manifest.write_bytes(b"broken")
+    assert open_partition(own.path, STREAM, 0).blocks == 22
 
 
 def test_few_files_are_kept_open(store: Store) -> None:
@@ -303,16 +292,14 @@ def test_few_files_are_kept_open(store: Store) -> None:
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * 3  # noqa: PTH208 - a count
 
 
-def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_skips_damaged_blocks_reads_all_others(own: Store, caplog: pytest.LogCaptureFixture) -> None:
     """What is left out is counted and logged, once; a single block that is asked for is refused still."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    flip(segment_of(store, 4).tokens, 2 * INFO.block_bytes)
-    segment_of(store, 12).tokens.unlink()
-    flip(segment_of(store, 20).tokens, INFO.block_bytes)
+    flip(segment_of(own, 4).tokens, 2 * INFO.block_bytes)
+    segment_of(own, 12).tokens.unlink()
+    flip(segment_of(own, 20).tokens, INFO.block_bytes)
     lost = [6, 12, 13, 14, 15, 21]
     rest = [number for number in range(22) if number not in lost]
-    reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    reader = open_partition(own.path, STREAM, 0, on_damage="skip")
     for _ in range(2):
         assert reader.gather(range(22)).tolist() == TOKENS[rest].tolist()
     assert sorted(reader.skipped) == lost
@@ -324,7 +311,7 @@ def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytes
     ]
     with pytest.raises(DamagedError, match="block 6"):
         reader.read(6)
-    flip(segment_of(store, 4).tokens, 2 * INFO.block_bytes)  # mended
+    flip(segment_of(own, 4).tokens, 2 * INFO.block_bytes)  # mended
     assert reader.gather([5, 6]).tolist() == TOKENS[[5, 6]].tolist()
     assert sorted(reader.skipped) == lost[1:]
 
@@ -361,11 +348,9 @@ def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without large pages")
 @pytest.mark.parametrize("whole", [False, True])
-def test_whole_segments_are_mapped_in_large_pages(tmp_path: Path, whole: bool) -> None:  # noqa: FBT001
+def test_whole_segments_are_mapped_in_large_pages(own: Store, whole: bool) -> None:  # noqa: FBT001
     """The kernel is asked for them (``hg`` in proc(5)'s smaps) where all of a segment is going to be read."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    reader = PartitionReader(directory_of(store), INFO, 0, whole=whole)
+    reader = PartitionReader(directory_of(own), INFO, 0, whole=whole)
     segment, _ = reader.locate(0)
     assert segment.tokens.tolist() == TOKENS[: len(segment.tokens)].tolist()
     maps = Path("/proc/self/smaps").read_text().split(str(segment.paths.tokens))[1]

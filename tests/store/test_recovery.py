@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store, segment_of
+from tests.store.chains import (
+    STREAM,
+    contents,
+    directory_of,
+    fill,
+    filled_store,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+)
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, Store, open_partition
@@ -164,8 +174,7 @@ def test_a_missing_commit_log_is_damage(scene: Scene) -> None:
 @pytest.mark.parametrize("created", [[], ["bin"], ["bin", "docs"], ["bin", "docs", "commits"]])
 def test_a_crash_while_creating_a_segment_leaves_an_empty_one(tmp_path: Path, created: list[str]) -> None:
     """Whichever of its files are there."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [12])
+    store = filled_store(tmp_path, INFO, CHAIN, [12])
     assert not (directory_of(store) / f"{12:012d}.bin").exists()
     for suffix in created:
         (directory_of(store) / f"{12:012d}.{suffix}").touch()
@@ -175,9 +184,7 @@ def test_a_crash_while_creating_a_segment_leaves_an_empty_one(tmp_path: Path, cr
 
 def sealed_store(path: Path) -> Store:
     """Return a store with two sealed segments and an open one."""
-    store = make_store(path, INFO)
-    fill(store, INFO, CHAIN, [12, 20, 30])
-    return store
+    return filled_store(path, INFO, CHAIN, [12, 20, 30])
 
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "commits"])
@@ -272,8 +279,7 @@ def test_a_lost_manifest_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
 def test_damage_to_the_last_sealed_segment_is_refused(tmp_path: Path, suffix: str) -> None:
     """Missing, or changed in its last byte but one: the block after which writing goes on is there."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [12])
+    store = filled_store(tmp_path, INFO, CHAIN, [12])
     for file in directory_of(store).glob(f"{12:012d}.*"):
         file.unlink()
     file = directory_of(store) / f"{0:012d}.{suffix}"

@@ -7,7 +7,15 @@ import pytest
 
 from tests.faults.crashes import real_tree
 from tests.faults.recording import NOBODY, Op, Recording
-from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of
+from tests.store.chains import (
+    STREAM,
+    cut,
+    directory_of,
+    filled_store,
+    make_chain,
+    make_info,
+    segment_of,
+)
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DiskError, StoreError
 from tokenmill.store import PartitionWriter, Start, Store, open_partition
@@ -23,9 +31,7 @@ DIRECTORY = f"{STREAM}/0"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Return a store with two sealed segments of four blocks, and three blocks in an open one, in two commits."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [10, 11])
-    return store
+    return filled_store(tmp_path, INFO, CHAIN, [10, 11])
 
 
 def recorded(store: Store) -> Recording:

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
+from tests.store.chains import (
+    STREAM,
+    contents,
+    cut,
+    directory_of,
+    fill,
+    filled_store,
+    make_chain,
+    make_info,
+    make_store,
+)
 from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
 from tokenmill.reading import Blocks
 from tokenmill.store import PartitionWriter, Store, open_partition
@@ -26,8 +36,7 @@ CHAIN = make_chain(INFO, 22)
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return the files of a store that was given the whole chain in one message."""
-    store = make_store(tmp_path_factory.mktemp("store"), INFO)
-    fill(store, INFO, CHAIN, [22])
+    store = filled_store(tmp_path_factory.mktemp("store"), INFO, CHAIN, [22])
     return contents(store)
 
 
@@ -86,8 +95,7 @@ def test_a_new_partition_begins_at_block_0(tmp_path: Path) -> None:
 
 def test_the_hash_before_any_block_is_known(tmp_path: Path) -> None:
     """In sealed segments, in the open one, committed or not."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [5, 9])
+    store = filled_store(tmp_path, INFO, CHAIN, [5, 9])
     with PartitionWriter.open(store, STREAM, 0) as writer:
         writer.append(cut(CHAIN, INFO, 9, 11), token_offset=0)
         assert [writer.chain_before(block) for block in range(1, 12)] == list(CHAIN.chains[:11])
