@@ -25,7 +25,7 @@ PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)
 AHEAD: Final = 7200.0
 """Seconds; more than brokers put up with, an hour (message.timestamp.after.max.ms)."""
 
-_assigned, _append, _sync, _start = Partitions.assigned, BatchBuilder.append, os.fdatasync, BatchApp.on_first_start
+_assigned, _append, _start = Partitions.assigned, BatchBuilder.append, BatchApp.on_first_start
 
 
 def impatient() -> None:
@@ -88,23 +88,13 @@ def clock_ahead() -> None:
     BatchBuilder.append = append
 
 
-def slow_disk() -> None:
-    """Take time to sync."""
-
-    def sync(descriptor: int) -> None:
-        time.sleep(0.4)  # long enough that a worker that loses partitions is at work on most of them
-        _sync(descriptor)
-
-    os.fdatasync = sync  # type: ignore[assignment]
-
-
 def watchful() -> None:
     """Look for compacted topics twice a second."""
     topic_changes.LOOK_SECONDS = 0.5  # type: ignore[misc]
 
 
 BREAKS: Final[Mapping[str, Callable[[], None]]] = {
-    each.__name__: each for each in (impatient, deaf, stuck, stubborn, crashing, clock_ahead, slow_disk, watchful)
+    each.__name__: each for each in (impatient, deaf, stuck, stubborn, crashing, clock_ahead, watchful)
 }
 
 if __name__ == "__main__":

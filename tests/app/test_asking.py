@@ -9,7 +9,6 @@ import pytest
 
 from tests.app.kafka.test_settled_streams import settled
 from tests.conftest import TopicFactory
-from tests.milled import Milled
 from tests.service import service_settings
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store
 from tokenmill.app.cli import main
@@ -124,14 +123,3 @@ def test_close_asks_nobody_who_said_yes_or_is_not_there(
     command = ["close", stream.name, "--bootstrap-servers", broker.bootstrap_servers]
     code, said = run(answer, *command, *([] if answer is None else ["--yes"]))
     assert (code, "is closed after" in said, "Go on?" in said) == (0, True, False), said
-
-
-@pytest.mark.needs("minutes")
-def test_closing_can_be_tried(milled: Milled, run: Run) -> None:
-    """It says how many eras there are, and what would be the last one."""
-    servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)
-    code, dry = run("y\n", "close", milled.train, *servers, "--dry-run")
-    assert (code, "Go on?" in dry) == (0, False)
-    assert f"{milled.train} has " in dry
-    assert "0 blocks in none; nothing was done" in dry
-    assert '"end": true' not in run(None, "eras", milled.train, *servers, "--json")[1]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_ends
 from tests.conftest import TopicFactory
 from tests.marked import MARK, marked, until
 from tests.service import Raw, reference_blocks, send, service_settings, stored_blocks
@@ -92,50 +91,6 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     assert all(now.counters[name] >= counted[name] for name in counted)
     assert sum(chain["documents"] for chain in now.chains) == 400
     assert [worker.pid for worker in now.workers] == [None, None, None]
-
-
-@pytest.mark.needs("minutes")
-async def test_a_sequencer_that_is_killed_is_replaced(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """It is a worker as any other: mills wait meanwhile, and what is kept in the end is what one order keeps."""
-    settings = service_settings(broker, topic(2), tmp_path, dedup={"name": "near", **SMALL})
-    (domain,) = settings.domains()
-    supervisor = Supervisor(settings, limits=WatchLimits(first_backoff=0.1), log_directory=tmp_path)
-
-    def judging() -> int:
-        rows = [row for row in supervisor.status().partitions if row["topic"] == domain.signatures_topic]
-        pids = [worker.pid or 0 for worker in supervisor.status().workers if worker.name == "sequencer"]
-        return pids[0] if [row["worker"] for row in rows] == ["sequencer"] else 0
-
-    async with beside(supervisor.run()):
-        await asyncio.to_thread(send, settings, documents(0))
-        await wait_for(lambda: judging() != 0)
-        os.kill(killed := judging(), signal.SIGKILL)
-        await asyncio.to_thread(send, settings, documents(200))
-        await wait_for(lambda: judging() not in {0, killed})
-        await wait_for(lambda: set(signed_ends(settings, domain).values()) == {200})
-        wanted = {chain: len(blocks) for chain, blocks in kept_blocks(settings, domain).items()}
-        await wait_for(lambda: stored_blocks(settings, wanted) == wanted)
-        await wait_for(lambda: supervisor.status().lag == 0)
-
-
-@pytest.mark.needs("minutes")
-async def test_each_role_can_have_a_supervisor_of_its_own(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """As in containers: one has mill workers alone, the other a segment worker alone, and together they are enough."""
-    settings = service_settings(broker, topic(2), tmp_path)
-    logs = {role: tmp_path / role for role in ("mill", "segment")}
-    for folder in logs.values():
-        folder.mkdir()
-    mills = Supervisor(settings, only="mill", log_directory=logs["mill"])
-    segments = Supervisor(settings, only="segment", log_directory=logs["segment"])
-    assert [[worker.name for worker in each.status().workers] for each in (mills, segments)] == [
-        ["mill-1", "mill-2"],
-        ["segment"],
-    ]
-
-    await asyncio.to_thread(send, settings, documents(0))
-    wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
-    async with beside(mills.run(), segments.run()):
-        await wait_for(lambda: stored_blocks(settings, wanted) == wanted)
 
 
 async def test_a_fingerprint_that_cannot_be_mended_ends_all(

@@ -150,15 +150,6 @@ def test_what_cannot_be_traced_is_refused(trace: Command, arguments: list[str], 
     assert re.search(message, trace(*arguments, code=InputError.exit_code))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}'])
-def test_what_is_no_state_is_refused(trace: Command, state: Path, content: str) -> None:
-    """A file that is none, or is not there."""
-    state.write_text(content)
-    assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
-    state.unlink()
-    assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
-
-
 def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path) -> None:
     """Each stream in its own; whoever names one store alone is told which stream is not there, and what to say."""
     stores = stores_of(tmp_path, {"books": 2, "web": 2})

@@ -1,6 +1,5 @@
 """Which tokens of a batch belong together, and where they came from."""
 
-import itertools
 import math
 import pickle
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.data import DataLoader, default_collate
 
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.chains import STREAM, filled_store, make_chain, make_info, tokens_of
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Batch, BatchDocuments, EraDataset, StepDataset
@@ -77,8 +76,7 @@ def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: in
     """Block for block, and it lets through the attention of the documents."""
     info = make_info(block_tokens=65)
     chain = make_chain(info, 9)
-    store = make_store(tmp_path, info)
-    fill(store, info, chain, [9])
+    store = filled_store(tmp_path, info, chain, [9])
     write_eras(store, make_eras(info, {0: chain}, [{0: 9}], end=True))
     batch = next(iter(open_batches(store, sequence_length=length, batch_size=6)))
     documents = batch.documents()
@@ -188,21 +186,6 @@ def test_documents_do_not_see_each_other(store: Store) -> None:
     assert changes > 0
     assert leaks > 0  # without the mask, they see each other
     assert lost > 0  # without the loss mask, the token before a document is to predict it
-
-
-def test_cu_seqlens_cut_where_the_mask_does(store: Store) -> None:
-    """Attention of each stretch by itself, as varlen kernels do it, is masked attention; padding is a stretch, too."""
-    for batch in open_batches(store, batch_size=4):
-        documents = batch.documents()
-        states = torch.randn(4, 4, 8, generator=torch.Generator().manual_seed(0))[:, None]
-        masked = functional.scaled_dot_product_attention(
-            states, states, states, attn_mask=documents.attention_mask()
-        ).reshape(16, 8)
-        flat = states.reshape(16, 8)
-        bounds = documents.cu_seqlens.tolist()
-        parts = [flat[None, None, start:stop] for start, stop in itertools.pairwise(bounds)]
-        alone = [functional.scaled_dot_product_attention(part, part, part, is_causal=True)[0, 0] for part in parts]
-        torch.testing.assert_close(torch.cat(alone), masked)
 
 
 def test_loss_is_masked_when_told_to(store: Store) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import distributed
 from torch.utils.data import DataLoader
 
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.consumers.scenes import era_store, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import (
@@ -44,7 +43,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a store of blocks and one of documents."""
     path = tmp_path_factory.mktemp("stores")
     era_store(path / "blocks")
-    packed_store(path / "texts", packed_info(), {0: pack(given_documents([3, 9, 4, 6] * 6), "concat", 5)})
+    text_store(path / "texts", [3, 9, 4, 6] * 6)
     return path
 
 
@@ -279,10 +278,3 @@ def test_the_loop_of_the_readme_under_torchrun(there: Path, tmp_path: Path) -> N
     assert not done.returncode, done.stderr
     found = [(tmp_path / f"rank{rank}").read_text() for rank in range(2)]
     assert found == [repr(by_batches(there, rank=rank, world_size=2)) for rank in range(2)]
-
-
-def test_ranks_may_be_numbers_of_torch(there: Path) -> None:
-    """As from a device mesh."""
-    assert by_batches(there, rank=torch.tensor(1), world_size=torch.tensor(2)) == by_batches(
-        there, rank=1, world_size=2
-    )

@@ -1,8 +1,5 @@
 """Copying rows from many arrays at once."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,25 +39,3 @@ def test_what_was_gathered_is_a_copy(dtype: str) -> None:
     rows[0, 0] += 1
     assert rows.tolist() == [[9, 9, 10, 11], [0, 1, 2, 3]]
     assert not np.shares_memory(rows, tokens)
-
-
-@pytest.mark.slow
-@pytest.mark.needs("minutes")
-def test_arrays_are_kept_for_as_long_as_rows_can_be_asked_for() -> None:
-    """Addresses alone keep nothing: the memory of a map that is let go is unmapped, and reading it ends the process."""
-    tokens = np.arange(12, dtype=np.uint16).reshape(3, 4)
-    kept = weakref.ref(tokens)
-    gathering = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch())
-    del tokens
-    gc.collect()
-    assert kept() is not None
-    assert gathering.rows().tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]]
-    stretches = gathering.stretches(1)
-    del gathering
-    gc.collect()
-    assert kept() is not None
-    found = [stretch.tolist() for stretch in stretches]
-    assert found == [[[[8, 9, 10, 11]], [[0, 1, 2, 3]]]]
-    del stretches
-    gc.collect()
-    assert kept() is None

@@ -2,10 +2,8 @@
 
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, era_store, grow, open_batches
-from tests.store.chains import segment_of
+from tests.consumers.scenes import BLOCKS, ERAS, OPEN_ERAS, era_store, grow, open_batches
 from tokenmill.consumers import Behind, Metrics
 from tokenmill.store import Store
 
@@ -24,16 +22,6 @@ def test_what_was_delivered_is_counted(store: Store) -> None:
     assert (later.batches, later.samples, later.tokens, later.bytes) == (3, 9, 18, 9 * 3 * 2)
 
 
-def test_damaged_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
-    """Nor do the batches that would hold none."""
-    damaged = era_store(tmp_path)
-    with segment_of(damaged).tokens.open("r+b") as file:
-        file.write(b"\xff" * INFO.block_bytes)
-    batches = open_batches(damaged, shuffle=False, on_damage="skip")
-    list(batches)
-    assert (batches.metrics.batches, batches.metrics.samples, batches.skipped) == (20, BLOCKS - 1, 1)
-
-
 def test_time_is_the_models_or_the_datas(store: Store) -> None:
     """The ratio is that of their sums, or of what a device tells; without time there is none."""
     batches = open_batches(store)
@@ -45,15 +33,6 @@ def test_time_is_the_models_or_the_datas(store: Store) -> None:
     assert found.tokens_per_second == found.tokens / (found.work_seconds + found.wait_seconds)
     assert Metrics(work_seconds=3, wait_seconds=1, device_wait_seconds=2).wait_ratio == 0.5
     assert (Metrics().wait_ratio, Metrics().tokens_per_second) == (0, 0)
-
-
-def test_waiting_for_the_store_is_a_part_of_waiting(tmp_path: Path) -> None:
-    """It counts while it lasts."""
-    batches: Any = open_batches(
-        era_store(tmp_path, ERAS[:1]), stop=lambda: batches.metrics.store_wait_seconds > 0, poll_seconds=0.001
-    )
-    list(batches)
-    assert 0 < batches.metrics.store_wait_seconds <= batches.metrics.wait_seconds
 
 
 def test_a_run_knows_how_far_it_is_behind(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Mixtures: one order whatever happens, shares that are never off by a sample, nothing twice and nothing left out."""
 
 import json
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -14,14 +13,11 @@ import pytest
 import torch
 
 from tests.consumers.mixtures import (
-    LONG_SEGMENTS,
     NAMES,
-    Change,
     Row,
     alone,
     bring,
     drawn,
-    effective,
     given_rows,
     in_order,
     open_mixture,
@@ -34,7 +30,7 @@ from tests.consumers.mixtures import (
 )
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Mixture, transfer
+from tokenmill.consumers import Mixture, transfer
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.sequence import rotation
 from tokenmill.samples.tracing import MixtureTracer
@@ -62,6 +58,7 @@ def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path])
     assert len(mixture) == 80
     rows = rows_of(mixture)
     assert rows == in_order(drawn([(0, 0, EXACT)], 160), alone(stores))
+    assert worst_share([name for name, _ in rows], [(0, 0, EXACT)]) < 1
     shares = mixture.shares()
     assert {name: share.delivered for name, share in shares.items()} == {"books": 16, "code": 48, "web": 96}
     assert [shares["web"].share, shares["web"].passes, shares["books"].passes] == [Fraction(3, 5), 1, 0]
@@ -164,6 +161,7 @@ def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores:
     assert [name for name, _ in rows[:10]].count("web") >= 9
     ours = [(n, 0, {"web": 1 - Fraction(2 * n + 1, 160), "code": Fraction(2 * n + 1, 160)}) for n in range(80)]
     assert [name for name, _ in rows] == drawn([*ours, (80, 0, {"code": Fraction(1)})], 80)
+    assert worst_share([name for name, _ in rows], ours) < 1
 
 
 def test_weights_by_step_begin_with_the_step(stores: dict[str, Path]) -> None:
@@ -260,115 +258,6 @@ def test_steps_are_traced_to_their_records(tmp_path: Path, interleave: str) -> N
         assert [(traced.use.step, traced.use.row) for _, traced in found] == [(step, row) for row in range(len(batch))]
     with pytest.raises(InputError, match="step 9 was not made"):
         list(tracer.step(9))
-
-
-class Fleet:
-    """Ranks of one mixture, which may be killed and come again in any number."""
-
-    def __init__(self, stores: Mapping[str, Path], weights: Any, names: Sequence[str]) -> None:
-        """Open the first run."""
-        self._stores, self._weights = stores, weights
-        self.names = list(names)
-        self.state: dict[str, Any] | None = None
-        self.ranks: list[Mixture] = []
-        self._loops: list[Iterator[Batch]] = []
-
-    def begin(self, world_size: int, batch_size: int) -> None:
-        """Go on with so many ranks, from the state that was saved last."""
-        self.batch_size = batch_size
-        named = {name: self._stores[name] for name in self.names}
-        self.ranks = [
-            open_mixture(named, self._weights, rank=rank, world_size=world_size, batch_size=batch_size, read_ahead=0)
-            for rank in range(world_size)
-        ]
-        if self.state is not None:
-            for rank in self.ranks:
-                rank.load_state_dict(json.loads(json.dumps(self.state)))
-        self._loops = [iter(rank) for rank in self.ranks]
-
-    def step(self) -> list[Row]:
-        """Make a step on all ranks; return its rows."""
-        batches = [next(loop) for loop in self._loops]
-        assert all(batch.state == batches[0].state for batch in batches[:: max(len(batches) // 3, 1)])
-        self.state = batches[-1].state
-        return rows_of(batches)
-
-    def add(self, name: str, weight: Any, ahead: int) -> None:
-        """Add a stream on all ranks."""
-        for number, rank in enumerate(self.ranks):
-            options: dict[str, Any] = {
-                "rank": number,
-                "world_size": len(self.ranks),
-                "batch_size": self.batch_size,
-                "read_ahead": 0,
-            }
-            rank.add_stream(name, open_streams({name: self._stores[name]}, **options)[name], weight, rank.step + ahead)
-        self.names.append(name)
-        self.state = self.ranks[0].state_dict()
-
-
-@pytest.mark.slow
-@pytest.mark.needs("minutes")
-def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_sequence(  # noqa: C901 - one story
-    tmp_path: Path,
-) -> None:
-    """Five streams that grow, 20 changes, 3 streams that are added, 10 resumes at world sizes 1 to 64, ranks killed."""
-    rng = random.Random(7)
-    first, added = ["a", "b", "c", "d", "e"], ["f", "g", "h"]
-    eras = 90
-    there = {
-        name: stream_store(tmp_path / name, seed, eras, there=4, info=LONG_SEGMENTS)
-        for seed, name in enumerate([*first, *added])
-    }
-    reached = dict.fromkeys(there, 4)
-    fleet = Fleet({name: store.path for name, store in there.items()}, dict.fromkeys(first, 1), first)
-    changes: list[Change] = [(0, 0, dict.fromkeys(first, Fraction(1)))]
-    worlds = [1, 2, 64, 3, 8, 5, 12, 6, 7, 4]
-    rows: list[Row] = []
-    set_weights = 0
-    for run, world in enumerate(worlds):
-        size = rng.choice([1, 2]) if world < 16 else 1
-        fleet.begin(world, size)
-        for step in range(3 if world > 8 else rng.randint(4, 7)):
-            while True:  # streams grow when they must
-                try:
-                    rows += fleet.step()
-                    break
-                except StoreError:
-                    for seed, name in enumerate(there):
-                        reached[name] = min(reached[name] + 20, eras)
-                        bring(there[name], seed, eras, reached[name], info=LONG_SEGMENTS)
-                    fleet.begin(world, size)  # as after a crash
-            known = len(rows)
-            if step in {1, 2} and set_weights < 20:
-                ahead = rng.randint(0, 2)
-                weights = {name: Fraction(rng.randint(1, 20), 7) for name in fleet.names}
-                for rank in fleet.ranks:
-                    rank.set_weights(weights, rank.step + ahead)
-                fleet.state = fleet.ranks[-1].state_dict()
-                assert all(rank.state_dict() == fleet.state for rank in fleet.ranks[:2])
-                changes.append((known + ahead * world * size, known, weights))
-                set_weights += 1
-            if step == 2 and run in {2, 5, 8}:
-                name, share = added.pop(0), Fraction(1, rng.randint(4, 9))
-                held = [weights for start, _, weights in effective(changes, known) if start <= known][-1]
-                total = sum(held.values())
-                fleet.add(name, share, 0)
-                changes.append((known, known, {n: w / total * (1 - share) for n, w in held.items()} | {name: share}))
-            if rng.random() < 0.1:  # all are killed behind a step, and come again
-                fleet.begin(world, size)
-    assert set_weights == 20
-    assert not added
-    names = [name for name, _ in rows]
-    assert names == drawn(changes, len(rows))
-    for seed, name in enumerate(there):
-        bring(there[name], seed, eras, eras, end=True, info=LONG_SEGMENTS)
-    own = alone({name: store.path for name, store in there.items()})
-    assert rows == in_order(names, own)
-    assert worst_share(names, changes) < 1
-    saved = fleet.state
-    assert saved is not None
-    assert len(json.dumps(saved)) < 16 << 10
 
 
 @pytest.mark.parametrize("open_one", [open_mixture, lambda stores, _: open_streams(stores)["web"]])

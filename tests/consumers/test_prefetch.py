@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches, rows_of, together
+from tests.consumers.scenes import ERAS, INFO, expected, open_batches, rows_of, together
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
 from tokenmill.consumers.prefetch import EraReadAhead
-from tokenmill.errors import DamagedError
 from tokenmill.samples.sequence import Samples, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import PartitionWriter, Store, read_stream
@@ -202,14 +200,6 @@ def test_what_the_thread_cannot_read_is_refused_in_the_loop(store: Store, monkey
     assert rows_of(open_batches(store)) == expected()
     monkeypatch.setattr(prefetch, "read_small", fails)
     assert rows_of(open_batches(store, read_ahead=1)) == expected()
-
-
-def test_a_missing_file_is_named_as_without_a_thread(tmp_path: Path) -> None:
-    """By the reader, with what to do."""
-    found = era_store(tmp_path / "store")
-    (found.path / STREAM / "0" / f"{0:012d}.bin").unlink()
-    with pytest.raises(DamagedError, match=r"000000000000\.bin"):
-        rows_of(open_batches(found))
 
 
 COLD: Final = """

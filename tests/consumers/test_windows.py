@@ -11,7 +11,7 @@ from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.store.chains import STREAM, fill, tokens_of
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Windows
-from tokenmill.errors import DamagedError, InputError
+from tokenmill.errors import InputError
 from tokenmill.store import Store
 
 
@@ -55,17 +55,6 @@ def test_windows_see_a_store_grow_and_retire(tmp_path: Path) -> None:
     windows.refresh()
     assert windows.indices(0) == range(40, 145)
     assert windows[0, 60].x.tolist() == before.x.tolist()
-
-
-def test_damage_is_found_when_checking(tmp_path: Path) -> None:
-    """In any block that is touched."""
-    store = era_store(tmp_path)
-    file = store.path / STREAM / "0" / f"{0:012d}.bin"
-    file.write_bytes(b"\xff" + file.read_bytes()[1:])
-    windows = Windows(store.path, STREAM, 5, check=True)
-    windows.at(0, [5])
-    with pytest.raises(DamagedError, match="block 0"):
-        windows.at(0, [4])
 
 
 def test_windows_have_numbers(store: Store) -> None:

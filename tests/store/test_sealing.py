@@ -2,17 +2,16 @@
 
 import dataclasses
 import json
-import struct
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
 
-from tests.store.chains import STREAM, contents, cut, fill, make_chain, make_info, make_store, segment_of
+from tests.store.chains import STREAM, contents, cut, fill, filled_store, make_chain, make_info, make_store, segment_of
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, sealing
-from tokenmill.store.sealing import Manifest, megatron_index
+from tokenmill.store.sealing import Manifest
 from tokenmill.wire.chain import genesis_hash
 
 INFO = make_info()
@@ -25,8 +24,7 @@ def test_a_full_segment_gets_a_manifest_of_its_files(
 ) -> None:
     """Lengths, checksums and the hashes at both ends, however much is read back at once."""
     monkeypatch.setattr(sealing, "_CHUNK", chunk)
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [6])
+    store = filled_store(tmp_path, INFO, CHAIN, [6])
     paths = segment_of(store)
     manifest = json.loads(paths.manifest.read_bytes())
     tokens, documents, index = (path.read_bytes() for path in (paths.tokens, paths.documents, paths.index))
@@ -53,8 +51,7 @@ def test_a_full_segment_gets_a_manifest_of_its_files(
 
 def test_a_segment_that_is_not_full_is_never_sealed(tmp_path: Path) -> None:
     """Neither by closing nor by opening again; nothing but its blocks decides its end."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [3])
+    store = filled_store(tmp_path, INFO, CHAIN, [3])
     fill(store, INFO, CHAIN, [])
     assert not segment_of(store).manifest.exists()
 
@@ -76,8 +73,7 @@ def test_a_file_that_was_removed_under_its_writer_is_damage_and_no_full_disk(tmp
 @pytest.mark.parametrize("lost", [["json"], ["json", "idx"], ["json", "idx", "index"]])
 def test_a_crash_while_sealing_is_finished_by_the_next_writer(tmp_path: Path, lost: list[str]) -> None:
     """Whatever was written already is written again, the same."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [4])
+    store = filled_store(tmp_path, INFO, CHAIN, [4])
     sealed = contents(store)
     for suffix in lost:
         (segment_of(store).directory / f"{0:012d}.{suffix}").unlink()
@@ -150,19 +146,3 @@ def test_anything_else_is_no_manifest(data: bytes) -> None:
     """Cut off, of another format, without a field, or spelled differently."""
     with pytest.raises(ValueError, match=r"manifest|format|spelled|JSON|hex"):
         Manifest.decode(data)
-
-
-@pytest.mark.parametrize(("dtype", "code", "theirs"), [("uint8", 1, "u1"), ("uint16", 8, "<u2"), ("uint32", 4, "<i4")])
-def test_megatron_finds_each_block_as_a_document(dtype: str, code: int, theirs: str) -> None:
-    """Read as Megatron's own reader does: header, lengths, pointers, document ends."""
-    tokens = np.arange(3 * 7, dtype=dtype).reshape(3, 7)
-    index = megatron_index(3, 7, tokens.dtype)
-    magic, version, found, sequences, documents = struct.unpack_from("<9sQBQQ", index)
-    assert (magic, version, found, sequences, documents) == (b"MMIDIDX\x00\x00", 1, code, 3, 4)
-    lengths = np.frombuffer(index, "<i4", count=3, offset=34)
-    pointers = np.frombuffer(index, "<i8", count=3, offset=34 + 12)
-    assert np.frombuffer(index, "<i8", offset=34 + 12 + 24).tolist() == [0, 1, 2, 3]
-    data = tokens.tobytes()
-    for number in range(3):
-        sequence = np.frombuffer(data, theirs, count=lengths[number], offset=pointers[number])
-        assert sequence.tolist() == tokens[number].tolist()

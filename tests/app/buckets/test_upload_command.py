@@ -1,16 +1,14 @@
 """``tokenmill upload`` as a process, into a directory: once, again, killed, beside another one, while a store grows."""
 
 import os
-import random
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import forked
-from tests.app.buckets.scene import ERAS, INFO, SECONDS, STOPS, grow, store_with, until, whole_store
+from tests.app.buckets.scene import ERAS, INFO, SECONDS, STOPS, grow, store_with, until
 from tests.store.chains import STREAM, make_store
 
 
@@ -68,31 +66,6 @@ def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
         told = forked.run(words(store, share, *more), log, environment)
         assert (told.code, "holds another stream" in told.said) == (16, True), told.said
     assert forked.run(words(tmp_path / "empty", share), log, environment).code == 6
-
-
-@pytest.mark.needs("minutes")
-def test_killed_at_any_moment_and_beside_another_one(share: Path, tmp_path: Path) -> None:
-    """The bucket is as if it had been one upload; what a head names is there at each kill."""
-    rng, store, whole = random.Random(5), whole_store(tmp_path / "store"), tmp_path / "whole"
-    whole.mkdir()
-    told = forked.run(words(store, whole), tmp_path / "log", dict(os.environ))
-    assert told.code == 0, told.said
-    wanted = objects(whole)
-    for kill in range(6):
-        running = [forked.command(words(store, share), tmp_path / f"log{kill}", {}) for _ in range(2)]
-        aim = rng.randint(1, len(wanted) - 1)
-        end = time.monotonic() + SECONDS
-        while len(objects(share)) < aim and any(process.poll() is None for process in running):
-            assert time.monotonic() < end
-        for process in running:
-            process.kill()
-            assert process.wait(SECONDS) in {0, -signal.SIGKILL}, process.said
-        there = objects(share)
-        assert without_heads(there).items() <= wanted.items()
-        if any("/heads/" in name for name in there):
-            assert without_heads(there) == without_heads(wanted)  # all is in one head
-    assert forked.run(words(store, share), tmp_path / "log", dict(os.environ)).code == 0
-    assert without_heads(objects(share)) == without_heads(wanted)
 
 
 @pytest.mark.slow

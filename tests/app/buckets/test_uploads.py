@@ -156,19 +156,6 @@ def fail() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_conflict_is_repeated(tmp_path: Path) -> None:
-    """S3 answers 409 where two create one name at once, and neither may have been done."""
-    conflicts = iter([True, True, False] * 1000)
-
-    class Busy(Memory):
-        def create(self, path: str, data: Data) -> None:
-            if path != "bucket.json" and next(conflicts):
-                raise FileExistsError("409 ConditionalRequestConflict")
-            super().create(path, data)
-
-    assert uploaded(whole_store(tmp_path), Busy()).heads.eras[-1].end
-
-
 @pytest.mark.parametrize("name", ["0/000000000003.bin", "1/000000000000.json", "stream.json"])
 def test_another_object_under_our_name_stops_the_upload(name: str, tmp_path: Path) -> None:
     """It is named, and stays as it is; no head names what it belongs to."""

@@ -1,14 +1,12 @@
 """How a worker's process ends."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
 from tests.app.broken import ENTRY, VARIABLE
 from tests.conftest import TopicFactory
-from tests.faults.feeding import Feeder
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka import fastpath
 from tokenmill.app.local.broker import Broker
@@ -76,25 +74,3 @@ def test_a_worker_whose_clock_is_ahead_mills_all_the_same(broker: Broker, topic:
         service.wait_until_complete()
         assert mill.running
         assert "not acknowledged" not in mill.log
-
-
-@pytest.mark.needs("minutes")
-def test_partitions_that_move_while_they_are_written_end_no_worker(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Faust cancels what it was doing with them, and takes two such ends at once for a reason to end the process."""
-    settings = service_settings(broker, topic(6), tmp_path, splits={"train": 1000}, segment_blocks=100_000)
-    with Service(settings, tmp_path, **{VARIABLE: "slow_disk"}) as service:
-        service.entry = ENTRY
-        service.mill()
-        first = service.segment()
-        with Feeder(settings, random.Random(1)):
-            service.wait_until(
-                lambda: len(first.partitions) == 6 and all(p["block"] for p in first.partitions.values())
-            )
-            second = service.segment()
-            service.wait_until(lambda: len(second.partitions) == len(first.partitions) == 3)
-        service.wait_until_complete()
-        assert first.running
-        assert second.running
-        assert "Crashed" not in first.log
