@@ -9,8 +9,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from struct import calcsize, iter_unpack, pack, unpack, unpack_from
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 from zlib import crc32
 
 import xxhash
@@ -49,6 +50,8 @@ class OpenBlock:
 
     tokens: list[int] = field(default_factory=list)
     pieces: Pieces = field(default_factory=list)
+    crcs: list[int] = field(default_factory=list)
+    """Of the record of each piece, in a packing that refers to records."""
 
 
 class ReferencePacking(ABC):
@@ -56,8 +59,8 @@ class ReferencePacking(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self.blocks: list[Any] = []
-        """The open ones, `OpenBlock`, in their order."""
+        self.blocks: list[OpenBlock] = []
+        """The open ones, in their order."""
 
     def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - a packing that drops some looks at them
         """Return why a document of these tokens is filtered out; an empty text if it is not."""
@@ -117,13 +120,6 @@ class ConcatReference(ReferencePacking):
             self.blocks = [OpenBlock(list(tokens), pieces_of(point.open_entry))]
 
 
-@dataclass(slots=True)
-class ReferringBlock(OpenBlock):
-    """An open block, and the CRC of the record of each of its pieces."""
-
-    crcs: list[int] = field(default_factory=list)
-
-
 class FitReference(ReferencePacking):
     """Whole documents, each in the open block with the least sufficient room."""
 
@@ -151,7 +147,7 @@ class FitReference(ReferencePacking):
         if not fitting and len(self.blocks) == self._most_open:
             yield self._close(min(self.blocks, key=self._room), offset, taken, finished=False)
         if not fitting:
-            self.blocks.append(ReferringBlock())
+            self.blocks.append(OpenBlock())
             fitting = self.blocks[-1:]
         block = min(fitting, key=self._room)
         block.pieces.append((len(block.tokens), offset, taken, meta))
@@ -175,16 +171,16 @@ class FitReference(ReferencePacking):
             return
         (number,) = unpack_from("<I", point.references)
         counts = unpack_from(f"<{number}I", point.references, 4)
-        crcs = [crc for *_, crc in iter_unpack("<qIII", point.references[4 + 4 * number :])]
-        sizes = [size for _, _, size, _ in iter_unpack("<qIII", point.references[4 + 4 * number :])]
+        references = iter_unpack("<qIII", point.references[4 + 4 * number :])
         count = len(point.open_tokens) // calcsize(self._item)
         tokens, entries = list(unpack(f"<{count}{self._item}", point.open_tokens)), point.open_entry
         for pieces in counts:
+            own = list(islice(references, pieces))
+            length = sum(size for _, _, size, _ in own)
             rows, metas = unpack_from("<II", entries)
             end = 8 + 24 * rows + metas
-            length = sum(sizes[:pieces])
-            self.blocks.append(ReferringBlock(tokens[:length], pieces_of(entries[:end]), crcs[:pieces]))
-            tokens, entries, crcs, sizes = tokens[length:], entries[end:], crcs[pieces:], sizes[pieces:]
+            self.blocks.append(OpenBlock(tokens[:length], pieces_of(entries[:end]), [crc for *_, crc in own]))
+            tokens, entries = tokens[length:], entries[end:]
 
     def references(self) -> bytes:
         """Return the open blocks as references."""
@@ -203,7 +199,7 @@ class FitReference(ReferencePacking):
             too_old_from = self.blocks[0].pieces[0][1] + self._max_age + 1
             yield self._close(self.blocks[0], too_old_from, 0, finished=False)
 
-    def _close(self, block: ReferringBlock, offset: int, taken: int, *, finished: bool) -> LeavingBlock:
+    def _close(self, block: OpenBlock, offset: int, taken: int, *, finished: bool) -> LeavingBlock:
         self.blocks.remove(block)
         room = self._room(block)
         pieces = [*block.pieces, (len(block.tokens), offset, -1, b"")]
@@ -218,97 +214,92 @@ class FitReference(ReferencePacking):
         return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
 
 
-class RowsReference(ReferencePacking):
+class PartsReference(ReferencePacking):
+    """A document in parts, each in a block of its own."""
+
+    _step: int
+    """How far a part begins behind the one before, in the ids that are divided."""
+
+    @abstractmethod
+    def _divided(self, tokens: Sequence[int]) -> tuple[list[list[int]], int]:
+        """Return the parts that a document of these tokens gives, and how many of its ids are divided."""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all parts."""
+        return sum(map(len, self._divided(tokens)[0]))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the blocks of a document, one for each part, which is a piece of it."""
+        size = self._recipe.block_tokens
+        parts, divided = self._divided(tokens)
+        left_out = max(0, divided - len(parts) * self._step)
+        for number, part in enumerate(parts):
+            is_last = number == len(parts) - 1
+            missing = size - len(part)
+            pieces = [(0, offset, number * self._step, meta)]
+            if missing:
+                pieces.append((len(part), offset, -1, b""))
+            figures = {
+                "padding": missing,
+                "cut": int(number == 0 and not is_last),
+                "shortened": int(is_last and left_out > 0),
+                "left_out": left_out if is_last else 0,
+            }
+            padded = part + [self._recipe.padding_id] * missing
+            yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
+
+
+class RowsReference(PartsReference):
     """One document a row, or several rows, each between the ids before and after a text."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
         self._long = recipe.packing_parameters.get("long", "truncate")
         self._short = recipe.packing_parameters.get("short", "pad")
-        self._room = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
+        self._step = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
 
     def dropped(self, tokens: Sequence[int]) -> str:
         """Return why no row comes of the document, if none does."""
         text = len(self._text(tokens))
-        if self._long == "drop" and text > self._room:
+        if self._long == "drop" and text > self._step:
             return "too_long"
-        return "too_short" if self._short == "drop" and text < self._room else ""
-
-    def given(self, tokens: Sequence[int]) -> int:
-        """Return the ids of all rows."""
-        return sum(map(len, self._rows(tokens)))
-
-    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
-        """Yield the rows."""
-        rows = self._rows(tokens)
-        left_out = max(0, len(self._text(tokens)) - len(rows) * self._room)
-        pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
-        yield from _padded(self._recipe, rows, pieces, left_out)
+        return "too_short" if self._short == "drop" and text < self._step else ""
 
     def _text(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens[len(self._recipe.begin_of_document) : len(tokens) - len(self._recipe.after)]
 
-    def _rows(self, tokens: Sequence[int]) -> list[list[int]]:
+    def _divided(self, tokens: Sequence[int]) -> tuple[list[list[int]], int]:
         text = self._text(tokens)
-        rows = []
+        rows, divided = [], len(text)
         while text:
-            part, text = text[: self._room], text[self._room :]
-            if len(part) == self._room or self._short == "pad":
+            part, text = text[: self._step], text[self._step :]
+            if len(part) == self._step or self._short == "pad":
                 rows.append([*self._recipe.begin_of_document, *part, *self._recipe.after])
             if self._long != "split":
                 break
-        return rows
+        return rows, divided
 
 
-class ChunksReference(ReferencePacking):
+class ChunksReference(PartsReference):
     """A document in chunks, each with one id more, with which the next one begins."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__(recipe)
         self._rest = recipe.packing_parameters.get("rest", "drop")
-        self._size = recipe.block_tokens - 1
+        self._step = recipe.block_tokens - 1
 
     def dropped(self, tokens: Sequence[int]) -> str:
         """Return why no chunk comes of the document, if none does."""
-        return "" if self._chunks(tokens) else "too_short"
+        return "" if self._divided(tokens)[0] else "too_short"
 
-    def given(self, tokens: Sequence[int]) -> int:
-        """Return the ids of all chunks."""
-        return sum(map(len, self._chunks(tokens)))
-
-    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
-        """Yield the chunks."""
-        chunks = self._chunks(tokens)
-        left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
-        pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
-        yield from _padded(self._recipe, chunks, pieces, left_out)
-
-    def _chunks(self, tokens: Sequence[int]) -> list[list[int]]:
+    def _divided(self, tokens: Sequence[int]) -> tuple[list[list[int]], int]:
         chunks, begin = [], 0
         while begin == 0 or begin + 1 < len(tokens):
-            chunk = list(tokens[begin : begin + self._size + 1])
-            if len(chunk) == self._size + 1 or self._rest == "pad":
+            chunk = list(tokens[begin : begin + self._step + 1])
+            if len(chunk) == self._step + 1 or self._rest == "pad":
                 chunks.append(chunk)
-            begin += self._size
-        return chunks
-
-
-def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_out: int) -> Iterator[LeavingBlock]:
-    """Yield the blocks of a document, one for each part, which is a piece of it."""
-    size = recipe.block_tokens
-    for number, (part, piece) in enumerate(zip(parts, of_document, strict=True)):
-        is_last = number == len(parts) - 1
-        pieces = [piece]
-        if len(part) < size:
-            pieces.append((len(part), piece[1], -1, b""))
-        figures = {
-            "padding": size - len(part),
-            "cut": int(number == 0 and not is_last),
-            "shortened": int(is_last and left_out > 0),
-            "left_out": left_out if is_last else 0,
-        }
-        padded = part + [recipe.padding_id] * (size - len(part))
-        yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
+            begin += self._step
+        return chunks, len(tokens) - 1
 
 
 REFERENCES: Final[Mapping[str, type[ReferencePacking]]] = {
