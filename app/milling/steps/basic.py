@@ -7,9 +7,6 @@
 - `NormalizedLength` refuses a text that normalizing makes very long. One character of three bytes, U+FDFA, is 33 bytes
   in NFKC, so a text within ``max_text_bytes`` may need many times the memory of the longest one. The length is that of
   the text as the model gets it: after the recipe's ``normalize`` and the tokenizer's own normalizer.
-- `MinChars` and `LengthStep` filter out texts that are too short or too long.
-- `SampleStep` keeps a share of the documents, chosen by a hash of each document's id.
-- `CustomStep` is a user's own transform or filter; `milling.foreign_code` has the rules for it.
 """
 
 from collections.abc import Callable, Iterable
@@ -269,7 +266,7 @@ COUNTS: Final[dict[str, Callable[[str], int]]] = {"chars": len, "words": _words,
 
 @dataclass(frozen=True, slots=True)
 class CustomStep(EachAlone):
-    """Calls a user's function and lets only documents and known reasons out of it."""
+    """Calls a user's function and lets only documents and known reasons out of it (`milling.foreign_code`)."""
 
     name: ClassVar[str] = "function"
 

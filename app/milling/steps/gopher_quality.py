@@ -5,7 +5,9 @@ Rules of Gopher (Rae et al. 2021, https://arxiv.org/abs/2112.11446, appendix A1)
 without words and ``min_doc_words = 0``), shares here are 0.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import nan
 from typing import ClassVar
 
@@ -44,63 +46,46 @@ class GopherQuality(EnglishFilter):
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document; or the reason of the first rule that it breaks, each beginning with ``gopher_``."""
-        words = english().words(document.text)
-        return (
-            self._by_length(words)
-            or self._by_symbols(document.text, len(words))
-            or self._by_lines(document.text.splitlines())
-            or self._by_content(words)
-            or document
-        )
+        text, words = document.text, english().words(document.text)
+        broken = chain(self._by_length(words), self._by_marks(text, len(words)), self._by_content(words))
+        return next(broken, document)
 
-    def _by_length(self, words: tuple[str, ...]) -> Rejected | None:
+    def _by_length(self, words: tuple[str, ...]) -> Iterator[Rejected]:
         lengths = [len(word) for word in words if not SYMBOLS.issuperset(word)]
         count = len(lengths)
         if self.min_doc_words and count < self.min_doc_words:
-            return Rejected("gopher_short_doc", f"{count:,} words, fewer than {self.min_doc_words:,}")
+            yield Rejected("gopher_short_doc", f"{count:,} words, fewer than {self.min_doc_words:,}")
         if self.max_doc_words and count > self.max_doc_words:
-            return Rejected("gopher_long_doc", f"{count:,} words, more than {self.max_doc_words:,}")
+            yield Rejected("gopher_long_doc", f"{count:,} words, more than {self.max_doc_words:,}")
         mean = sum(lengths) / count if count else nan  # no bound holds for a mean of nothing
+        said = f"{mean:.4g} characters a word"
         if self.min_avg_word_length and mean < self.min_avg_word_length:
-            return Rejected(
-                "gopher_below_avg_threshold", f"{mean:.4g} characters a word, under {self.min_avg_word_length}"
-            )
+            yield Rejected("gopher_below_avg_threshold", f"{said}, under {self.min_avg_word_length}")
         if self.max_avg_word_length and mean > self.max_avg_word_length:
-            return Rejected(
-                "gopher_above_avg_threshold", f"{mean:.4g} characters a word, over {self.max_avg_word_length}"
-            )
-        return None
+            yield Rejected("gopher_above_avg_threshold", f"{said}, over {self.max_avg_word_length}")
 
-    def _by_symbols(self, text: str, words: int) -> Rejected | None:
-        bound = self.max_symbol_word_ratio
-        hashes = share(text.count("#"), words)
-        if bound and hashes > bound:
-            return Rejected("gopher_too_many_hashes", f"{hashes:.4g} number signs a word, over {bound}")
-        ellipses = share(text.count("...") + text.count("…"), words)
-        if bound and ellipses > bound:
-            return Rejected("gopher_too_many_ellipsis", f"{ellipses:.4g} ellipses a word, over {bound}")
-        return None
+    def _by_marks(self, text: str, words: int) -> Iterator[Rejected]:
+        lines, symbols = text.splitlines(), self.max_symbol_word_ratio
+        bullets = sum(line.lstrip().startswith(("•", "-")) for line in lines)
+        ends = sum(line.rstrip().endswith(("...", "…")) for line in lines)
+        bullet_lines, ellipsis_lines = self.max_bullet_lines_ratio, self.max_ellipsis_lines_ratio
+        for reason, found, whole, bound, what in (
+            ("gopher_too_many_hashes", text.count("#"), words, symbols, "number signs a word"),
+            ("gopher_too_many_ellipsis", text.count("...") + text.count("…"), words, symbols, "ellipses a word"),
+            ("gopher_too_many_bullets", bullets, len(lines), bullet_lines, "of lines begin with a bullet"),
+            ("gopher_too_many_end_ellipsis", ends, len(lines), ellipsis_lines, "of lines end with an ellipsis"),
+        ):
+            if bound and share(found, whole) > bound:
+                yield Rejected(reason, f"{share(found, whole):.4g} {what}, over {bound}")
 
-    def _by_lines(self, lines: list[str]) -> Rejected | None:
-        bound = self.max_bullet_lines_ratio
-        bullets = share(sum(line.lstrip().startswith(("•", "-")) for line in lines), len(lines))
-        if bound and bullets > bound:
-            return Rejected("gopher_too_many_bullets", f"{bullets:.4g} of lines begin with a bullet, over {bound}")
-        bound = self.max_ellipsis_lines_ratio
-        ends = share(sum(line.rstrip().endswith(("...", "…")) for line in lines), len(lines))
-        if bound and ends > bound:
-            return Rejected("gopher_too_many_end_ellipsis", f"{ends:.4g} of lines end with an ellipsis, over {bound}")
-        return None
-
-    def _by_content(self, words: tuple[str, ...]) -> Rejected | None:
+    def _by_content(self, words: tuple[str, ...]) -> Iterator[Rejected]:
         bound = self.max_non_alpha_words_ratio
         letters = share(sum(any(map(str.isalpha, word)) for word in words), len(words))
         if bound and letters < bound:
-            return Rejected("gopher_below_alpha_threshold", f"{letters:.4g} of words have a letter, under {bound}")
+            yield Rejected("gopher_below_alpha_threshold", f"{letters:.4g} of words have a letter, under {bound}")
         found = len(set(self.stop_words).intersection(words))
         if self.min_stop_words and found < self.min_stop_words:
-            return Rejected("gopher_enough_stop_words", f"{found} stop words, fewer than {self.min_stop_words}")
-        return None
+            yield Rejected("gopher_enough_stop_words", f"{found} stop words, fewer than {self.min_stop_words}")
 
 
 def share(part: int, whole: int) -> float:

@@ -6,7 +6,7 @@ The list that settings have is checked, written in one way (`canonical_entries`)
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import Any, Final, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Final, NamedTuple, get_args
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError, nearest
@@ -29,7 +29,7 @@ from .fold_capitals import FoldCapitals
 from .gopher_quality import GopherQuality
 from .gopher_repetition import GopherRepetition
 from .language import LanguageStep
-from .protocol import Step
+from .protocol import EachAlone, Step
 from .regex import RegexStep
 from .replace_pii import ReplacePii
 from .url import UrlStep
@@ -195,22 +195,6 @@ def read_pipeline(entries: Iterable[Any]) -> Pipeline:
     return Pipeline(tuple(written), lists)
 
 
-@runtime_checkable
-class FieldStep(Protocol):
-    """A step that reads or sets fields of documents, and so must know which of them the stream carries."""
-
-    def within(self, metadata_fields: Sequence[str], limits: Limits) -> Step:
-        """Return the step for a stream that carries these fields, within limits; a ValueError says why it cannot be."""
-
-
-@runtime_checkable
-class RuledStep(Protocol):
-    """A step whose rules have changed: recipes that were settled before keep the rules that they had."""
-
-    def by_rules(self, version: int) -> Step:
-        """Return the step with the rules of this version, or the newest known here, which another fingerprint shows."""
-
-
 def open_pipeline(
     entries: Iterable[Entry],
     lists: Mapping[str, bytes] = NO_LISTS,
@@ -227,14 +211,11 @@ def open_pipeline(
     steps = []
     for number, entry in enumerate(entries, 1):
         step = _opened(entry, number, lists)
-        if isinstance(step, FieldStep):
-            try:
-                step = step.within(metadata_fields, limits)
-            except ValueError as error:
-                raise SettingsError(f"{_place(number, entry)}: {error}") from error
-        if rules is not None and isinstance(step, RuledStep):
-            step = step.by_rules(rules.get(step.name, 1))
-        steps.append(step)
+        try:
+            step = step.within(metadata_fields, limits)
+        except ValueError as error:
+            raise SettingsError(f"{_place(number, entry)}: {error}") from error
+        steps.append(step if rules is None else step.by_rules(rules.get(step.name, 1)))
     return tuple(steps)
 
 
@@ -255,7 +236,7 @@ def _canonical(entry: Any, number: int) -> dict[str, Any]:
     return {"name": entry["name"], **said}
 
 
-def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> Step:
+def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> EachAlone:
     where, step, given = _looked_up(entry, number)
     values = dict(given)
     for name in _list_names(step, given):
@@ -263,7 +244,7 @@ def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> Step:
         if digest not in lists:
             raise SettingsError(f"{where}: the list {name} (SHA-256 {digest[:12]}…) is not there")
         values[name] = ListFile(digest, lists[digest])
-    made: Step = _made(step, checked_values(step, values, where), where)
+    made: EachAlone = _made(step, checked_values(step, values, where), where)
     return made
 
 

@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, Self
 
-from tokenmill.documents import Document
+from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.parameters import canonical_lines, describe_step
 
@@ -77,6 +77,14 @@ class EachAlone(ABC):
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return the index and the answer of each document that does not stay as it is, ascending."""
         return each_alone(self, documents)
+
+    def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:  # noqa: ARG002 - for steps with fields
+        """Return the step for a stream that carries these fields, within limits; a ValueError says why it cannot be."""
+        return self
+
+    def by_rules(self, version: int) -> Self:  # noqa: ARG002 - for steps whose rules have changed
+        """Return the step by the rules of a recipe that was settled, or the newest, which another fingerprint shows."""
+        return self
 
     @staticmethod
     def list_form(content: bytes, _values: Mapping[str, Any], /) -> bytes:
