@@ -7,7 +7,6 @@ steps is noted for a chain's figures; a recipe without a list of steps has none,
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple, Self, cast
 
@@ -18,7 +17,7 @@ from tokenmill.documents import Document, SourceRecord
 from tokenmill.recipe import Recipe
 from tokenmill.wire.totals import LANGUAGE, Amount, Figures, Totals
 
-from .decoding import Decoder, FunctionDecoder, one_by_one
+from .decoding import FunctionDecoder, one_by_one
 from .document_columns import DocumentColumns, Integers, divide, document_metas
 from .outcomes import Kind, Outcome, Stages
 from .packing.document_shapes import DocumentShape, chosen, filtered_out
@@ -311,8 +310,8 @@ class OutcomeColumns:
         if note is None:
             documents, refused = stages.decoder.many(whole)
         else:
-            places = iter([self.records[index].offset for index in indices.tolist()])
-            documents, refused = one_by_one(partial(_noted, stages.decoder, places, note), whole)
+            offsets = [self.records[index].offset for index in indices.tolist()]
+            documents, refused = one_by_one(stages.decoder, whole, lambda at: note(offsets[at], offsets[at]))
         for at, error in refused:
             index = int(indices[at])
             split = stages.splits.split_of_bytes(whole[at])
@@ -362,12 +361,6 @@ class OutcomeColumns:
         offsets = [self.records[index].offset for index in decoded.indices.tolist()]
         yield from each_alone(step, decoded.documents, lambda at: note(offsets[at], offsets[at]))
         note(self.records[0].offset, self.records[-1].offset)  # what hangs from here on is not the last document
-
-
-def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
-    offset = next(places)
-    note(offset, offset)
-    return decoder(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,14 +47,7 @@ class FunctionDecoder(Decoder):
     """Calls a user's function on a record's bytes, and lets only documents and known reasons out of it.
 
     `milling.foreign_code` has the rules; a reason (`REJECTED` for None, or for one that it does not declare),
-    `FUNCTION_FAILED`, or a document over a limit is a RecordError::
-
-        def latin_1(value: bytes) -> Document | str:
-            return Document(value.decode("latin-1")) if value else "nothing_there"
-
-
-        latin_1.version = "1"
-        latin_1.reasons = ("nothing_there",)
+    `FUNCTION_FAILED`, or a document over a limit is a RecordError.
     """
 
     function: UserFunction

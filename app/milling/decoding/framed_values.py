@@ -16,7 +16,7 @@ from tokenmill.errors import RecordError, RegistryError
 
 from ..foreign_code import NativeCode, shown_error
 from . import protocol
-from .plain_values import FRAME, ObjectFields, nesting, no_text
+from .plain_values import FRAME, ObjectFields, nesting
 
 _LIBRARIES: Final = NativeCode("a library that reads schemas and their values")
 
@@ -34,17 +34,17 @@ class RegisteredSchema:
     def needed(self) -> dict[str, "RegisteredSchema"]:
         """Return all schemas that this one needs, by name, each after those that it needs itself."""
         found: dict[str, RegisteredSchema] = {}
-        _add_needed(self, found, set())
+        seen: set[int] = set()  # by identity, those whose needs are there, for many may refer to one
+
+        def add_needs_of(schema: RegisteredSchema) -> None:
+            for name, one in schema.references:
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    add_needs_of(one)
+                found.setdefault(name, one)
+
+        add_needs_of(self)
         return found
-
-
-def _add_needed(schema: RegisteredSchema, found: dict[str, RegisteredSchema], seen: set[int]) -> None:
-    """Add what a schema needs; ``seen`` has by identity those whose needs are there, for many may refer to one."""
-    for name, one in schema.references:
-        if id(one) not in seen:
-            seen.add(id(one))
-            _add_needed(one, found, seen)
-        found.setdefault(name, one)
 
 
 class SchemaSource(Protocol):
@@ -117,10 +117,7 @@ class FramedDecoder(protocol.Decoder):
             raise RecordError(
                 protocol.NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list"
             )
-        document = self.fields.document(parsed, payload if self.kind == "JSON" else None)
-        if document is None:
-            raise no_text(self.fields, parsed)
-        return document
+        return self.fields.document(parsed, payload if self.kind == "JSON" else None)
 
     def unknown(self, values: Iterable[bytes]) -> list[int]:
         """Return the ids of the schemas that some of the values have, and that have not been learned."""

@@ -98,23 +98,19 @@ class ObjectFields:
     metadata_fields: tuple[str, ...]
     limits: Limits
 
-    def text_of(self, value: Mapping[str, Any]) -> str | None:
-        """Return the object's text, or None where no text field holds a string."""
-        for name in self.text_fields:
-            text = find_field(value, name)
-            if isinstance(text, str):
-                return text
-        return None
-
-    def document(self, value: Mapping[str, Any], source: bytes | None) -> Document | None:
-        """Return the document that an object is, or None where no text field holds a string.
+    def document(self, value: Mapping[str, Any], source: bytes | None) -> Document:
+        """Return the document that an object is.
 
         ``source`` is the JSON of which ``value`` was parsed; None where it was no JSON, and its integers are exact.
-        Raises RecordError where a part is over its limit, a carried field is none, or an integer is beyond 64 bits.
+        Raises RecordError where no text field holds a string, a part is over its limit, a carried field is none, or an
+        integer is beyond 64 bits.
         """
-        text = self.text_of(value)
-        if text is None:
-            return None
+        for field in self.text_fields:
+            text = find_field(value, field)
+            if isinstance(text, str):
+                break
+        else:
+            raise _no_text(self.text_fields, value)
         self.limits.check_text(text)
         name = find_field(value, self.id_field)
         # a bool is an int for Python
@@ -175,19 +171,15 @@ class JsonDecoder(Decoder):
             kind = _JSON_TYPES[type(parsed)]
             each = "; send each of its objects as a record of its own" if kind == "array" else ""
             raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {kind}, not an object{each}")
-        document = self.fields.document(parsed, value)
-        if document is None:
-            raise no_text(self.fields, parsed)
-        return document
+        return self.fields.document(parsed, value)
 
 
-def no_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
-    """Return the error for an object of which ``fields`` makes no document."""
-    for name in fields.text_fields:
+def _no_text(text_fields: Sequence[str], value: Mapping[str, Any]) -> RecordError:
+    for name in text_fields:
         found = find_field(value, name, _ABSENT)
         if found is not _ABSENT:
             return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(found)]}, not a string (text_fields)")
-    return without_text(value, fields.text_fields)
+    return without_text(value, text_fields)
 
 
 _JSON_TYPES: Final = {

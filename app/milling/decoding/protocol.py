@@ -47,10 +47,14 @@ class Decoder(ABC):
         return one_by_one(self, values)
 
 
-def one_by_one(decoder: Callable[[bytes], Document], values: Sequence[bytes]) -> Decoded:
-    """Call ``decoder`` for each value."""
+def one_by_one(
+    decoder: Callable[[bytes], Document], values: Sequence[bytes], before: Callable[[int], None] | None = None
+) -> Decoded:
+    """Call ``decoder`` for each value, and ``before`` with its index before."""
     decoded = Decoded(DocumentColumns(), [])
     for index, value in enumerate(values):
+        if before is not None:
+            before(index)
         try:
             decoded.documents.append(decoder(value))
         except RecordError as error:
