@@ -143,14 +143,10 @@ class Chunker:
             return self._shape.of_text(where, where, content.data)
         if isinstance(content, Bad):
             return Refused(self.where(number), content.why, content.data, content.broken, limit=content.limit)
-        return self._made_elsewhere(number, content)
-
-    def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:
-        """Return what another process has made of an entry (`app.tools.pack.parted_sources`), or nothing."""
+        if isinstance(content, Refused):  # by another process (`app.tools.pack.parted_sources`), as what follows
+            return content._replace(where=self.where(number))
         if content is None or isinstance(content, Item | Unmet):
             return content
-        if isinstance(content, Refused):
-            return content._replace(where=self.where(number))
         raise TypeError(content)
 
 
@@ -214,8 +210,9 @@ def _folder_columns(name: str) -> dict[str, str | None]:
 def _no_values(entry: Entry) -> Entry:
     """Refuse a whole file whose lines all are JSON values, as a mill does, or mostly objects: the first was cut."""
     content = entry[2]
-    why = _why_values(content.data) if isinstance(content, Text) else ""
-    return (0, 0, Bad(why, content.data)) if why and isinstance(content, Text) else entry
+    if isinstance(content, Text) and (why := _why_values(content.data)):
+        return 0, 0, Bad(why, content.data)
+    return entry
 
 
 def _why_values(data: bytes) -> str:

@@ -46,7 +46,7 @@ class ReadAhead(Generic[T]):
         self._bytes = 0
         self._error: BaseException | None = None
         self._ended = False
-        self._changed = Condition()
+        self._changed = Condition()  # of a lock that one thread may take twice
         # A daemon: it may sit in a read from a pipe without a writer, and must not keep the process alive.
         self._thread = Thread(target=self._read, name="produce-reader", daemon=True)
 
@@ -68,7 +68,12 @@ class ReadAhead(Generic[T]):
     def take_now(self) -> T | None:
         """Return the next piece if it is there."""
         with self._changed:
-            return self._take()
+            if not self._ready:
+                return None
+            piece = self._ready.popleft()
+            self._bytes -= piece.memory
+            self._changed.notify_all()
+            return piece
 
     async def take(self, seconds: float | None) -> T | None:
         """Return the next piece within ``seconds``, or None; raises what reading raised, after all pieces before it."""
@@ -78,18 +83,10 @@ class ReadAhead(Generic[T]):
         """Return the same, blocking this thread meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended, seconds)
-            piece = self._take()
+            piece = self.take_now()
             if piece is None and self._error is not None:
                 raise self._error
             return piece
-
-    def _take(self) -> T | None:
-        if not self._ready:
-            return None
-        piece = self._ready.popleft()
-        self._bytes -= piece.memory
-        self._changed.notify_all()
-        return piece
 
     def _read(self) -> None:
         try:
