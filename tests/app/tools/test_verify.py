@@ -14,23 +14,20 @@ from aiokafka.admin import RecordsToDelete
 from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled, all_in_eras, head, is_carry, mill_everything
-from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
+from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tests.store.chains import flip, make_chain, make_info
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
-from tokenmill.app.tools.verify import ChainResult, VerifyResult
-from tokenmill.app.tools.verify.verification import check_dead_letters
+from tokenmill.app.tools.verify import VerifyResult
 from tokenmill.app.tools.verify.verify_result import BlockBytes, compare_blocks
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
-from tokenmill.reading import genesis_point
 from tokenmill.store import open_eras
-from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 from tokenmill.wire.pieces import decode_entry, encode_entry
 
@@ -163,26 +160,6 @@ def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: To
     assert result.lost == 5
     check_false_eras(milled, train)
     check_retention(milled, train)
-
-
-def test_another_history_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """It hashes to what it says, message after message; the first block that the records do not make is named."""
-    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
-    send(settings, [Raw(b"x" * 40) for _ in range(100)])
-    (records,) = raw_records(settings, settings.raw_topics[0])
-    records[20] = records[20]._replace(value=b"y" * 40)
-    plan = plan_topic(settings, settings.raw_topics[0])
-    ((stream, recipe),) = plan.recipes.items()
-    in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))
-    chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1024)
-    for message in PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split]:
-        publish(settings, stream.name, 0, message)
-
-    result = verify(settings)
-
-    block = 20 * 41 // recipe.block_tokens
-    assert [(d.side, d.kind, d.block, d.offset) for d in result.differences] == [("topic", "different", block, 20)]
-    assert result.chains[0].topic_equal == block
 
 
 def test_lists_of_steps_are_read_from_the_control_topic(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -327,29 +304,6 @@ def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) 
     place.write_text(place.read_text().replace(milled.train, other))
     with pytest.raises(InputError, match=f"is about another stream {other}"):
         verify(bare(milled), [other], since=place)
-
-
-def test_the_reference_computes_a_sample_that_is_named(milled: Milled) -> None:
-    """All of what is little, the same for the same seed; or all of everything."""
-    sample = verify(bare(milled), [milled.train], seed=5)
-    again = verify(bare(milled), [milled.train], seed=5)
-    full = verify(bare(milled), [milled.train], reference=True)
-
-    assert sample.seed == 5
-    assert [c.sampled for c in sample.chains] == [c.sampled for c in again.chains]
-    assert all(c.sampled == [(0, c.raw_range[1])] for c in full.chains)
-    assert sum(c.sampled_blocks for c in full.chains) == full.blocks > 0
-
-
-async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
-    """A record that must be dead-lettered and is not is named; those that are there are no difference."""
-    chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
-    chain.dead_letters.extend([5, 10])
-
-    differences, notes = await check_dead_letters(milled.settings, milled.raw_topic, [chain], {0: (0, 1), 1: (0, 2)})
-
-    assert notes == []
-    assert [(d.side, d.kind, d.partition, d.offset) for d in differences] == [("dead letters", "missing", 0, 5)]
 
 
 def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:

@@ -4,7 +4,7 @@ Chains, eras and marks are checked by the real code; only brokers and the proces
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition
 from tokenmill.app.tools.verify.sides import ReferenceSample
-from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
+from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain, store_mark
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.reading import Acceptor, Taken, genesis_point
 from tokenmill.recipe import Genesis
@@ -28,18 +28,6 @@ from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
-
-
-@dataclass
-class VerificationInputs:
-    """What is left out of a verification, or added to it."""
-
-    store: Path | None = None
-    store_mark: StoreMark | None = None
-    since: VerifiedChain | None = None
-    ends: Path | None = None
-    raw: tuple[int, int] | None = None
-    tokens: tuple[int, int] | None = None
 
 
 class MemoryVerification:
@@ -83,26 +71,25 @@ class MemoryVerification:
         """Write messages to the settings' store."""
         return write_store(self.settings.store, self.genesis, messages)
 
-    @property
-    def info(self) -> StreamInfo:
-        """What a store says of the stream."""
-        return StreamInfo.from_genesis(self.genesis, self.genesis.segment_blocks)
-
-    async def check(self, known: VerificationInputs | None = None) -> ChainResult:
-        """Verify the chain up to what is there now; every record is sampled."""
-        known = known or VerificationInputs()
-        marks = ChainMarks(
-            self.settled.stream.name,
-            0,
-            known.raw or (0, len(self.kafka.logs[self.raw])),
-            known.tokens or (0, len(self.kafka.logs[self.tokens])),
-            known.store_mark,
-        )
+    async def check(
+        self,
+        store: Path | None = None,
+        *,
+        mark: StoreMark | None = None,
+        since: VerifiedChain | None = None,
+        ends: Path | None = None,
+        raw: tuple[int, int] | None = None,
+        tokens: tuple[int, int] | None = None,
+    ) -> ChainResult:
+        """Verify the chain up to what is there now, unless a mark says otherwise; every record is sampled."""
+        name = self.settled.stream.name
+        raw = raw or (0, len(self.kafka.logs[self.raw]))
+        tokens = tokens or (0, len(self.kafka.logs[self.tokens]))
+        marks = ChainMarks(name, 0, raw, tokens, mark or store_mark(store, name, 0))
         ignored = self.settled.control.ignored
-        chain = ChainTask(self.genesis, self.tokens.topic, marks, ignored, known.since, known.ends)
-        task = PartitionTask(
-            self.settings, None, frozenset(), [chain], known.store, ReferenceSample(1, everything=True)
-        )
+        chain = ChainTask(self.genesis, self.tokens.topic, marks, ignored, since, ends)
+        sample = ReferenceSample(1, everything=True)
+        task = PartitionTask(self.settings, None, frozenset(), [chain], store, sample)
         (result,) = await check_partition(task, lambda _: self.plan.stages, lambda _: None)
         return result
 

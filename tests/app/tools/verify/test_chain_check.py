@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
-from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs, miscounted
+from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, miscounted
 from tests.store.chains import flip
 from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.settings import Settings
@@ -17,7 +17,7 @@ from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, Veri
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.documents import FLUSH_HEADER
 from tokenmill.eras import Era, EraRange
-from tokenmill.wire.chain import Cursor, roll
+from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
 BLOCKS = len(TEXTS) * 15 // 4
@@ -43,7 +43,7 @@ async def test_a_chain_that_is_right_is_equal_and_remembered(stream: MemoryVerif
     sent = stream.milled(3)
     stream.publish(sent)
     store = stream.store(sent)
-    result = await stream.check(VerificationInputs(store, StoreMark(0, BLOCKS)))
+    result = await stream.check(store)
     assert (result.differences, result.notes) == ([], [])
     assert result.topic_equal == result.store_equal == result.reference_blocks == result.sampled_blocks == BLOCKS
     assert (result.carries, result.carries_equal, result.topic_blocks) == (1, 1, (0, BLOCKS))
@@ -114,6 +114,19 @@ async def test_an_account_that_is_wrong_is_named_and_not_remembered(
     assert result.verified is None or result.verified.carry.first <= wanted[1]
 
 
+async def test_another_history_is_different(stream: MemoryVerification) -> None:
+    """It hashes to what it says, message after message; the first block that the records do not make is named."""
+    records = stream.kafka.logs[stream.raw]
+    right = records[5]
+    records[5] = replace(right, value=b"next 05 of all")
+    stream.publish(stream.milled(2))
+    records[5] = right
+    result = await stream.check()
+    block = 5 * 15 // 4
+    assert [(d.side, d.kind, d.block, d.offset) for d in result.differences] == [("topic", "different", block, 5)]
+    assert result.topic_equal == block
+
+
 @pytest.mark.parametrize("where", ["topic", "store"])
 async def test_blocks_that_the_source_does_not_make_are_extra(stream: MemoryVerification, where: str) -> None:
     """The source ended before the records that made them; the other side is behind, and right."""
@@ -122,8 +135,7 @@ async def test_blocks_that_the_source_does_not_make_are_extra(stream: MemoryVeri
     stream.publish(sent if where == "topic" else own)
     store = stream.store(sent if where == "store" else own)
     blocks = len(own)
-    mark = StoreMark(0, BLOCKS if where == "store" else blocks)
-    result = await stream.check(VerificationInputs(store, mark, raw=(0, 5)))
+    result = await stream.check(store, raw=(0, 5))
     extra = [found for found in named(result) if found[1] == "extra"]
     assert extra == [(where, "extra", blocks)]
     assert result.topic_equal == result.store_equal == blocks
@@ -135,10 +147,9 @@ async def test_no_more_is_remembered_than_both_sides_hold(stream: MemoryVerifica
     sent = [message for message in stream.milled(1) if not message.is_carry]
     held = {side: 20 if side == behind else BLOCKS for side in ("topic", "store")}
     stream.publish(sent[: held["topic"]])
-    known = VerificationInputs()  # a store that holds more than its topic is a difference
-    if behind != "topic":
-        known = VerificationInputs(stream.store(sent[: held["store"]]), StoreMark(0, held["store"]))
-    result = await stream.check(known)
+    # A store that holds more than its topic is a difference.
+    store = stream.store(sent[: held["store"]]) if behind != "topic" else None
+    result = await stream.check(store)
     assert result.differences == []
     assert result.verified is not None
     assert result.verified.carry.first <= min(held.values())
@@ -157,7 +168,7 @@ async def test_a_store_that_is_damaged_is_not_remembered(stream: MemoryVerificat
     store = stream.store(sent)
     size, first = stream.recipe.block_bytes, damaged - damaged % 4
     flip(store / stream.settled.stream.name / "0" / f"{first:012}.bin", (damaged - first) * size)
-    result = await stream.check(VerificationInputs(store, StoreMark(0, BLOCKS)))
+    result = await stream.check(store)
     assert named(result) == [("store", "damaged", damaged)]
     assert (result.topic_equal, result.store_equal) == (BLOCKS, damaged)
     assert result.verified is None or result.verified.carry.first <= damaged
@@ -166,7 +177,7 @@ async def test_a_store_that_is_damaged_is_not_remembered(stream: MemoryVerificat
 async def test_a_store_that_cannot_be_read_is_named_and_left(stream: MemoryVerification) -> None:
     """Once; nothing is remembered."""
     stream.publish(stream.milled(2))
-    result = await stream.check(VerificationInputs(stream.settings.store, StoreMark(0, 0, "it is no store")))
+    result = await stream.check(stream.settings.store, mark=StoreMark(0, 0, "it is no store"))
     assert [(found.side, found.kind, found.text) for found in result.differences] == [
         ("store", "damaged", "it is no store")
     ]
@@ -178,11 +189,10 @@ async def test_a_topic_that_lost_its_end_is_named(stream: MemoryVerification) ->
     sent = [message for message in stream.milled(1) if not message.is_carry]
     stream.publish(sent[:-1])
     store = stream.store(sent)
-    known = VerificationInputs(store, StoreMark(0, BLOCKS))
-    result = await stream.check(known)
+    result = await stream.check(store)
     assert named(result) == [("topic", "missing", BLOCKS - 1)]
     assert result.lost == 1
-    emptied = await stream.check(replace(known, tokens=(40, 40)))
+    emptied = await stream.check(store, tokens=(40, 40))
     assert (emptied.differences, emptied.store_equal, emptied.lost) == ([], BLOCKS, 0)
 
 
@@ -198,7 +208,7 @@ async def test_topic_and_store_are_held_against_each_other_where_the_source_is_g
         path = store / stream.settled.stream.name / "0" / f"{damaged - damaged % 4:012}.bin"
         flip(path, damaged % 4 * stream.recipe.block_bytes)
     ends = ends_of(stream, sent, [6, BLOCKS], wrong=BLOCKS)
-    result = await stream.check(VerificationInputs(store, StoreMark(0, BLOCKS), raw=(3, len(TEXTS)), ends=ends))
+    result = await stream.check(store, raw=(3, len(TEXTS)), ends=ends)
     era = ("control topic", "different", BLOCKS)
     assert named(result) == [era] if damaged is None else [era, ("store", "damaged", damaged)]
     assert (result.reference, result.store_equal) == (False, BLOCKS if damaged is None else damaged)
@@ -220,7 +230,7 @@ async def test_dead_letters_are_asked_for_up_to_what_was_published(
     whole = await stream.check()
     assert list(whole.dead_letters) == [0, 3]
     assert whole.totals.dead_lettered.total() == 3
-    rest = await stream.check(VerificationInputs(since=VerifiedChain(stream.carry_after(2), 0)))
+    rest = await stream.check(since=VerifiedChain(stream.carry_after(2), 0))
     assert (list(rest.dead_letters), rest.since, rest.differences) == ([3], 2, [])
 
 
@@ -228,7 +238,7 @@ async def test_a_late_carry_from_before_the_beginning_is_passed_over(stream: Mem
     """A writer that resumed wrote it; what stands where the verification begins counts."""
     stream.publish([*stream.milled(1, slice(4))[:-1], stream.carry_after(2), stream.carry_after(4)])
     stream.publish(stream.milled(1)[15:])
-    result = await stream.check(VerificationInputs(since=VerifiedChain(stream.carry_after(4), 0)))
+    result = await stream.check(since=VerifiedChain(stream.carry_after(4), 0))
     assert result.differences == []
     assert result.topic_equal == BLOCKS - 15
     assert result.verified is not None
@@ -257,12 +267,8 @@ async def test_ends_of_eras_are_held_against_every_block(
     sent = stream.milled(3)
     stream.publish(sent)
     stops = [4, 8, 20, BLOCKS]
-    held = StoreMark(0, BLOCKS) if store else None
-    where = stream.store(sent) if store else None
-    known = VerificationInputs(
-        where, held, ends=ends_of(stream, sent, stops, wrong), since=VerifiedChain(stream.carry_after(4), 5)
-    )
-    result = await stream.check(known)
+    ends, since = ends_of(stream, sent, stops, wrong), VerifiedChain(stream.carry_after(4), 5)
+    result = await stream.check(stream.store(sent) if store else None, ends=ends, since=since)
     wanted = [] if wrong is None else [("control topic", "different", wrong)]
     assert named(result) == wanted
     if wrong is None:
@@ -276,7 +282,7 @@ async def test_an_era_of_blocks_that_the_topic_lacks_is_named(
     """With the first one that is not there."""
     sent = [message for message in stream.milled(1) if not message.is_carry]
     stream.publish(sent[:20])
-    result = await stream.check(VerificationInputs(ends=ends_of(stream, sent, [8, stop])))
+    result = await stream.check(ends=ends_of(stream, sent, [8, stop]))
     assert named(result) == ([("control topic", "missing", 20)] if missing else [])
     assert result.era_ends == (1 if missing else 2)
 
@@ -286,20 +292,13 @@ async def test_ends_of_which_nobody_knows_the_hash_are_noted(stream: MemoryVerif
     sent = stream.milled(3)
     stream.publish(sent)
     ends = ends_of(stream, sent, [3, 6, 9, 20])
-    result = await stream.check(VerificationInputs(ends=ends, tokens=(3, len(sent))))
+    result = await stream.check(ends=ends, tokens=(3, len(sent)))
     assert result.differences == []
     assert result.era_ends == 1
     assert any(note.startswith("3 eras end in partition 0") for note in result.notes)
-    emptied = await stream.check(VerificationInputs(ends=ends, tokens=(40, 40)))
+    emptied = await stream.check(ends=ends, tokens=(40, 40))
     assert emptied.differences == []
     assert any(note.startswith("4 eras end in partition 0") for note in emptied.notes)
-
-
-def test_the_cursor_of_a_text_is_what_the_tests_take_it_for(stream: MemoryVerification) -> None:
-    """Fifteen tokens each: the carry behind four texts stands at a block's end."""
-    carry = stream.carry_after(4)
-    assert (carry.first, carry.open_tokens) == (15, b"")
-    assert isinstance(carry.cursor, Cursor)
 
 
 async def test_an_end_where_the_last_verification_ended_is_checked_without_a_block(stream: MemoryVerification) -> None:
@@ -307,8 +306,7 @@ async def test_an_end_where_the_last_verification_ended_is_checked_without_a_blo
     stream.publish(stream.milled(1, slice(4)))
     since = VerifiedChain(stream.carry_after(4), 15)
     for wrong, found in ((None, []), (15, [("control topic", "different", 15)])):
-        known = VerificationInputs(raw=(0, 4), since=since, ends=ends_of(stream, [], [15], wrong))
-        result = await stream.check(known)
+        result = await stream.check(raw=(0, 4), since=since, ends=ends_of(stream, [], [15], wrong))
         assert (named(result), result.era_ends) == (found, 0 if found else 1)
 
 
@@ -319,8 +317,7 @@ async def test_ends_below_what_is_left_of_both_topics_are_checked_by_the_store(s
     store = stream.store(sent)
     for wrong, found in ((None, []), (6, [("control topic", "different", 6)])):
         ends = ends_of(stream, sent, [6, 20], wrong)
-        known = VerificationInputs(store, StoreMark(0, BLOCKS), raw=(3, len(TEXTS)), tokens=(5, len(sent)), ends=ends)
-        result = await stream.check(known)
+        result = await stream.check(store, raw=(3, len(TEXTS)), tokens=(5, len(sent)), ends=ends)
         assert (named(result), result.era_ends) == (found, 1 if found else 2)
 
 

@@ -1,6 +1,8 @@
 """The eras of a stream in memory: topic and store are held against each other up to marks, and what counts is kept."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,13 +12,14 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.store.chains import flip
+from tests.store.eras import with_offsets
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify_bounds
-from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
+from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEnds, EraEndsFiles
 from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
-from tokenmill.app.tools.verify.verify_result import EraResult
-from tokenmill.eras import ERA_KEY, Era
-from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
+from tokenmill.app.tools.verify.verify_result import BlockRun, EraResult
+from tokenmill.eras import ERA_KEY, Era, EraRange
+from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
 
 ERAS = 5
@@ -31,6 +34,8 @@ class Scene:
         )
         self.settings, self.kafka, self.directory = settings, kafka, directory
         self.stream = MemoryStream(kafka, settings, [2 * ERAS, ERAS])
+        self.name = self.stream.stream.name
+        self.files = settings.store / self.name
         self.control = TopicPartition(self.stream.stream.control_topic, 0)
         for number in range(ERAS):
             self.stream.send(0, 2 * number + 2)
@@ -45,16 +50,21 @@ class Scene:
         store = Store.open_or_create(self.settings.store)
         genesis = self.stream.settled.genesis
         store.add_stream(StreamInfo.from_genesis(genesis, genesis.segment_blocks), b"{}")
-        with EraWriter.open(store, self.stream.stream.name) as writer:
+        with EraWriter.open(store, self.name) as writer:
             for first in range(writer.next_number, eras, 2):
                 writer.append(self.eras[first : min(first + 2, eras)])
         return store.path
+
+    @property
+    def reader(self) -> EraReader:
+        """The eras in the store."""
+        return open_eras(self.settings.store, self.name)
 
     async def check(
         self, store: Path | None, *, since: VerifiedEras | None = None, lost: int = 0
     ) -> tuple[EraResult, Mapping[int, list[tuple[int, int]]]]:
         """Verify, without so many records at the topic's end; return as well the ends laid down by partition."""
-        marks = EraMarks(len(self.kafka.logs[self.control]) - lost, StoreEras.look(store, self.stream.stream.name))
+        marks = EraMarks(len(self.kafka.logs[self.control]) - lost, StoreEras.look(store, self.name))
         files = EraEndsFiles(self.directory / f"ends {len(list(self.directory.iterdir()))}")
         result = await EraCheck(self.stream.settled, marks, store, since, files).run(self.settings)
         ends = {n: np.fromfile(path, END)[["block", "era"]].tolist() for n, path in files.close().items()}
@@ -74,6 +84,7 @@ async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: i
     store = scene.store(held) if held is not None else None
     result, ends = await scene.check(store)
     assert (result.differences, result.eras, result.store_eras, result.store_equal) == ([], ERAS, held, held or 0)
+    assert result.store_behind == (0 if held is None else ERAS - held)
     assert result.blocks == sum(era.blocks for era, _ in scene.eras)
     assert ends == {0: [(2 * n + 2, n) for n in range(ERAS)], 1: [(1, 1), (3, 3)]}
     known = ERAS if held is None else held
@@ -81,7 +92,8 @@ async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: i
         assert result.verified is None
         return
     era, offset = scene.eras[known - 1]
-    stop = open_eras(scene.store(ERAS), scene.stream.stream.name).row(known - 1).stop
+    scene.store(ERAS)
+    stop = scene.reader.row(known - 1).stop
     blocks = sum(era.blocks for era, _ in scene.eras[:known])
     assert result.verified == VerifiedEras(era, offset, stop, blocks)
 
@@ -89,16 +101,16 @@ async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: i
 @pytest.mark.parametrize("first", range(1, ERAS))
 async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) -> None:
     """Wherever that was; what came since is compared, counted and laid down, and it may be nothing."""
-    (earlier, _), name = await scene.check(scene.store(first)), scene.stream.stream.name
+    earlier, _ = await scene.check(scene.store(first))
     store = scene.store(ERAS)
-    flip(store / name / "eras.jsonl", 20)
+    flip(scene.files / "eras.jsonl", 20)
     result, ends = await scene.check(store, since=earlier.verified)
     assert (result.differences, result.since, result.eras, result.store_equal) == ([], first, ERAS, ERAS - first)
     assert sorted(era for found in ends.values() for _, era in found) == sorted(
         n for n in range(first, ERAS) for part in scene.eras[n][0].ranges if part.blocks
     )
     assert result.verified is not None
-    assert result.verified.stop == open_eras(store, name).row(ERAS - 1).stop
+    assert result.verified.stop == scene.reader.row(ERAS - 1).stop
     again, none = await scene.check(store, since=result.verified)
     assert (again.differences, again.blocks, again.verified, none) == ([], 0, result.verified, {})
 
@@ -106,7 +118,7 @@ async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) ->
 async def test_a_store_that_had_more_is_named(scene: Scene) -> None:
     """When it was last verified; the copy was put back from somewhere."""
     earlier, _ = await scene.check(scene.store(ERAS))
-    index = scene.settings.store / scene.stream.stream.name / "eras.index"
+    index = scene.files / "eras.index"
     index.write_bytes(index.read_bytes()[: 2 * ROW_BYTES])
     result, _ = await scene.check(scene.settings.store, since=earlier.verified)
     (found,) = result.differences
@@ -126,6 +138,7 @@ async def test_a_topic_that_lost_its_end_is_named(scene: Scene, lost: int) -> No
         assert (one.side, one.kind) == ("control topic", "missing")
     assert (result.differences[0].era, result.eras) == (ERAS - lost, ERAS - lost)
     assert (seen.differences[0].era, seen.eras) == (ERAS - 1, ERAS - 1)
+    assert "not on its control topic any more" in seen.differences[0].text
     assert (await scene.check(None, lost=lost))[0].differences == []
 
 
@@ -140,20 +153,20 @@ async def test_what_is_no_era_is_counted(scene: Scene) -> None:
 async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are there before they count; a moment later it is whole."""
     store = scene.store(4)
-    index = store / scene.stream.stream.name / "eras.index"
+    index = scene.files / "eras.index"
     whole = index.read_bytes()
     index.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     monkeypatch.setattr(verify_bounds, "time", SimpleNamespace(sleep=lambda _: index.write_bytes(whole)))
-    assert StoreEras.look(store, scene.stream.stream.name) == StoreEras(4)
+    assert StoreEras.look(store, scene.name) == StoreEras(4)
 
 
 @pytest.mark.parametrize("wrong", [2, COMMIT_ROWS, 255])
 async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Scene, wrong: int) -> None:
     """It is whole in itself: its place in the commit is not the one after the row before."""
-    store, name = scene.store(4), scene.stream.stream.name
+    store = scene.store(4)
     genesis = scene.stream.settled.genesis
     info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-    index = store / name / "eras.index"
+    index = scene.files / "eras.index"
     rows = index.read_bytes()
     before = EraRow.decode(rows[:ROW_BYTES])
     line = scene.eras[1][0].pack() + b"\n"
@@ -165,3 +178,107 @@ async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Sce
     assert found[0] is None
     assert found[1] is not None
     assert "the row of era 1 is wrong (its checksum or place)" in found[1].text
+
+
+def without(path: Path, first: int, end: int) -> None:
+    """Take some bytes of a file away."""
+    data = path.read_bytes()
+    path.write_bytes(data[:first] + data[end:])
+
+
+def remove_line(scene: Scene) -> None:
+    """Take the line of era 1 away, and have as many bytes as before."""
+    eras, path = scene.reader, scene.files / "eras.jsonl"
+    without(path, eras.row(0).stop, eras.row(1).stop)
+    with path.open("ab") as file:
+        file.write(b" " * 2000)
+
+
+def remove_one(scene: Scene) -> None:
+    """Take line and row of era 1 away, as though it had never been."""
+    eras = scene.reader
+    without(scene.files / "eras.jsonl", eras.row(0).stop, eras.row(1).stop)
+    without(scene.files / "eras.index", ROW_BYTES, 2 * ROW_BYTES)
+
+
+def rewrite(scene: Scene, eras: Sequence[tuple[Era, int]]) -> None:
+    """Have these eras in the store, with their offsets."""
+    for name in ("eras.jsonl", "eras.index"):
+        (scene.files / name).unlink()
+    with EraWriter.open(Store.open(scene.settings.store), scene.name) as writer:
+        writer.append(eras)
+
+
+def other_eras(scene: Scene) -> None:
+    """Write a chain of eras that is another from era 1 on."""
+    eras = scene.eras[:1]
+    for era, offset in scene.eras[1:]:
+        eras.append((replace(era, closed=era.closed + 1, before=eras[-1][0].hash), offset))
+    rewrite(scene, eras)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "era", "text"),
+    [
+        (
+            lambda scene: flip(scene.files / "eras.jsonl", scene.reader.row(0).stop + 20),
+            *("damaged", 1, "era 1, at byte .* is not what was committed.*Stop the segment worker"),
+        ),
+        (
+            lambda scene: flip(scene.files / "eras.index", ROW_BYTES + 9),
+            *("damaged", None, "row of era 1 is damaged.*Stop the segment worker"),
+        ),
+        (
+            lambda scene: flip(scene.files / "eras.index", (ERAS - 1) * ROW_BYTES + 9),
+            *("damaged", ERAS - 1, "1 rows of .* are not whole. A segment worker that is started"),
+        ),
+        (remove_one, "damaged", 1, "rows of .* from era 1 on are not whole"),
+        (remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
+        (other_eras, "different", 1, "era 1 differs from the one on the control topic.*move eras.jsonl and eras.index"),
+        (
+            lambda scene: rewrite(scene, with_offsets([era for era, _ in scene.eras])),
+            *("damaged", 0, r"row of era 0 is wrong \(offset\)"),
+        ),
+    ],
+    ids=["line", "row", "last row", "one too few", "line too few", "other eras", "other offsets"],
+)
+async def test_eras_that_are_wrong_in_the_store_are_named(
+    scene: Scene, damage: Callable[[Scene], None], kind: str, era: int | None, text: str
+) -> None:
+    """The first one, once, with its number, and what to do."""
+    store = scene.store(ERAS)
+    damage(scene)
+    result, _ = await scene.check(store)
+    (found,) = result.differences
+    assert (found.side, found.stream, found.partition, found.kind, found.era) == ("store", scene.name, None, kind, era)
+    assert re.search(text, str(found))
+    assert result.store_equal == (era or 0), "those before it are equal"
+
+
+def test_ends_of_eras_are_held_against_the_blocks_that_pass(tmp_path: Path) -> None:
+    """In runs of any length; the first wrong one is named, and what no run passed is told."""
+    hashes = [bytes([n]) * 16 for n in range(1, 60)]
+    stops = [4, 5, 9, 30, 40, 58]
+    bounds = list(zip([0, *stops], stops, strict=False))
+    eras = [
+        Era(n, bytes(16), (EraRange(0, 0, bytes(16), bytes(16)), EraRange(low, high, bytes(16), hashes[high - 1])), 0)
+        for n, (low, high) in enumerate(bounds)
+    ]
+    files = EraEndsFiles(tmp_path / "ends")
+    for era in eras:
+        files.add(era)
+    paths = files.close()
+    assert list(paths) == [1]
+
+    def run(first: int, end: int) -> BlockRun:
+        return BlockRun(first, memoryview(b""), [b""] * (end - first), hashes[first:end], None)
+
+    ends = EraEnds(paths[1])
+    assert [ends.first_wrong(run(*span)) for span in ((4, 8), (8, 30), (30, 41))] == [None] * 3
+    assert ends.checked == 4
+    assert ends.rest() == [(4, 0, hashes[3]), (58, 5, hashes[57])]
+    hashes[29] = bytes(16)
+    ends = EraEnds(paths[1])
+    assert ends.first_wrong(run(0, 59)) == (3, 30)
+    assert (ends.wrong, ends.checked) == (True, 3)
+    assert EraEnds(None).rest() == []

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
-from tests.app.tools.verify.memory_stream import MemoryVerification, VerificationInputs
+from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
+from tokenmill.app.tools.verify.verify_bounds import VerifiedChain
 from tokenmill.documents import FLUSH_HEADER
 from tokenmill.reading import genesis_point
 from tokenmill.samples.sequence import Position, SequenceId
@@ -59,7 +59,7 @@ async def test_a_chain_that_is_right_is_equal(stream: MemoryVerification, *, by_
     first = await stream.check()
     assert [found.kind for found in first.differences] == []
     stream.publish(messages[4:])
-    result = await stream.check(VerificationInputs(store, StoreMark(0, blocks)))
+    result = await stream.check(store)
     assert (result.differences, result.notes) == ([], [])
     assert result.topic_equal == result.store_equal == result.sampled_blocks == blocks
     assert result.carries == result.carries_equal == 4
@@ -74,7 +74,7 @@ async def test_it_goes_on_from_a_mark(stream: MemoryVerification) -> None:
     place = next(n for n, message in enumerate(messages) if message.is_carry and n > 2)
     stream.publish(messages)
     since = VerifiedChain(messages[place], place + 1)
-    result = await stream.check(VerificationInputs(since=since))
+    result = await stream.check(since=since)
     assert result.differences == []
     assert result.topic_equal == messages[-1].first - messages[place].first
 

@@ -28,18 +28,12 @@ def some(offset: int) -> VerifiedChain:
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     """Carry and offset of each chain; of a store under any of its names."""
-    path, found = tmp_path / "verified.json", EarlierVerification({("raw.train", 3): some(5)}, {})
-    save_verified(path, tmp_path / "a" / ".." / "store", NOTHING, found)
-    (key,), (value,) = (
-        load_verified(path, tmp_path / "store").chains,
-        load_verified(path, tmp_path / "store").chains.values(),
-    )
-    assert key == ("raw.train", 3)
-    assert (value.token_offset, value.carry.cursor, value.carry.after) == (
-        7,
-        found.chains[key].carry.cursor,
-        found.chains[key].carry.after,
-    )
+    path, saved = tmp_path / "verified.json", some(5)
+    save_verified(path, tmp_path / "a" / ".." / "store", NOTHING, EarlierVerification({("raw.train", 3): saved}, {}))
+    found = load_verified(path, tmp_path / "store").chains
+    assert found.keys() == {("raw.train", 3)}
+    value = found["raw.train", 3]
+    assert (value.token_offset, value.carry.cursor, value.carry.after) == (7, saved.carry.cursor, saved.carry.after)
 
 
 def test_chains_that_were_not_looked_at_keep_their_place(tmp_path: Path) -> None:

@@ -1,76 +1,21 @@
-"""A partition's check, in this process: up to where all is right. Several processes: threads here, at real pipes."""
+"""The processes that check partitions: threads here, at real pipes. Each is answered once, or it is said why not."""
 
 import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.app.tools.verify.memory_stream import miscounted
-from tests.app.tools.verify.published import Published
 from tests.forked import die_while_starting
-from tests.store.chains import flip
 from tokenmill.app import processes
-from tokenmill.app.kafka.control_topic import settled_stream
 from tokenmill.app.tools.verify import partition_check
-from tokenmill.app.tools.verify.partition_check import ChainTask, PartitionTask, check_partition, check_partitions
-from tokenmill.app.tools.verify.sides import ReferenceSample
-from tokenmill.app.tools.verify.verify_bounds import take_marks
+from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partitions
 from tokenmill.app.tools.verify.verify_result import Advance, ChainResult
 from tokenmill.errors import SourceError, TokenMillError
-from tokenmill.store.layout import SegmentPaths
-
-
-async def checked(published: Published, store: Path | None) -> ChainResult:
-    """Verify the first stream's only chain."""
-    found = await settled_stream(published.settings, published.names[0])
-    (marks,) = (await take_marks(published.settings, [found], store)).chains
-    chain = ChainTask(found.genesis, found.stream.tokens_topic, marks, found.control.ignored)
-    task = PartitionTask(published.settings, None, frozenset(), [chain], store, ReferenceSample(1))
-    (result,) = await check_partition(task, lambda _: published.plan.stages, lambda _: None)
-    return result
-
-
-@pytest.mark.parametrize("wrong", ["nothing", "store", "topic"])
-async def test_a_side_that_was_wrong_is_not_remembered_as_right(published: Published, wrong: str) -> None:
-    """Not even in the last block, behind which nothing is left to be compared."""
-    name = published.names[0]
-    messages = [message for message in published.messages(name, 256) if not message.is_carry]
-    store = published.store({name: messages})
-    if wrong == "store":
-        paths = SegmentPaths(store / name / "0", 0)
-        flip(max(paths.directory.glob("*.bin")), -1)
-    if wrong == "topic":
-        messages[-1] = miscounted(messages[-1])
-    published.publish(name, messages)
-
-    result = await checked(published, store)
-
-    assert [difference.side for difference in result.differences] == ([] if wrong == "nothing" else [wrong])
-    assert result.reference_blocks == result.topic_blocks[1] == messages[-1].end
-    if wrong == "nothing":
-        assert result.verified is not None
-        assert result.verified.carry.first == result.reference_blocks
-    else:
-        assert result.verified is None
-
-
-async def test_what_is_not_stored_yet_is_not_remembered(published: Published) -> None:
-    """A store that is behind is no difference, but the next verification must look at these blocks."""
-    name = published.names[0]
-    messages = [message for message in published.messages(name, 256) if not message.is_carry]
-    published.publish(name, messages)
-    store = published.store({name: messages[:-1]})
-
-    result = await checked(published, store)
-
-    assert (result.differences, result.verified) == ([], None)
-    assert (await checked(published, None)).verified is not None
 
 
 class Crew:

@@ -108,30 +108,15 @@ async def test_a_missing_topic_is_named(kafka: MemoryKafka, stream: MemoryVerifi
         await take_marks(stream.settings, [stream.settled], None)
 
 
-@pytest.mark.parametrize("state", ["whole", "retired", "damaged", "without it", "without the stream"])
-def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, tmp_path: Path, state: str) -> None:
+def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, tmp_path: Path) -> None:
     """From its first block on; where it cannot be read, why."""
-    name = stream.settled.stream.name
-    store = stream.store(stream.milled(2))
-    if state == "retired":
-        retire(store, name, 0, 20)
-    if state == "damaged":
-        (store / name / "stream.json").write_text("{}")
-    found = {
-        "without it": lambda: verify_bounds.store_mark(None, name, 0),
-        "without the stream": lambda: verify_bounds.store_mark(tmp_path, name, 0),
-    }.get(state, lambda: verify_bounds.store_mark(store, name, 0))()
-    if state == "damaged":
-        assert found is not None
-        assert (found.first, found.end) == (0, 0)
-        assert found.damage
-        return
-    assert (
-        found
-        == {
-            "whole": StoreMark(0, 45),
-            "retired": StoreMark(20, 45),
-            "without it": None,
-            "without the stream": StoreMark(0, 0),
-        }[state]
-    )
+    store, name = stream.store(stream.milled(2)), stream.settled.stream.name
+    assert verify_bounds.store_mark(None, name, 0) is None
+    assert verify_bounds.store_mark(tmp_path, name, 0) == StoreMark(0, 0), "it has no such stream"
+    assert verify_bounds.store_mark(store, name, 0) == StoreMark(0, 45)
+    retire(store, name, 0, 20)
+    assert verify_bounds.store_mark(store, name, 0) == StoreMark(20, 45)
+    (store / name / "stream.json").write_text("{}")
+    damaged = verify_bounds.store_mark(store, name, 0)
+    assert damaged is not None
+    assert (damaged.first, damaged.end, bool(damaged.damage)) == (0, 0, True)
