@@ -2,12 +2,9 @@
 
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,11 +13,8 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled, all_in_eras
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
 from tokenmill.app.kafka.dead_letters import (
-    NOTE,
     PREFIX,
-    DeadLetter,
     RecordPlace,
-    SourcePlace,
     cut_letter,
     encode_dead_letter,
 )
@@ -30,7 +24,6 @@ from tokenmill.app.milling.outcomes import SKIPPED
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.failed_records import (
     RESENT,
-    ResendOutcome,
     ResendRequest,
     count_dead_letters,
     find_dead_letter,
@@ -112,10 +105,8 @@ def test_repaired_records_go_back_and_are_milled(
     assert (counts.letters, counts.reasons) == (10, {"invalid_utf8": 5})
     with pytest.raises(InputError, match=f"holds no dead letter of {name}/0/0"):
         in_own_loop(lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 0, 0)])))
-    again = in_own_loop(
-        lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 1, 1)], again=True), dry_run=True)
-    )
-    assert (again.sent, again.before) == (1, 0)
+    again = json.loads(run(settings, "resend", f"{name}/1/1", "--again", "--dry-run", "--json"))
+    assert (again["sent"], again["sent_before"], again["dry_run"]) == (1, 0, True)
 
 
 def test_letters_of_produce_are_listed_counted_shown_and_resent(
@@ -123,8 +114,7 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
 ) -> None:
     """By run, file and line, once however often they were written, over all partitions; the mill's are told apart."""
     name = topic(2)
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
-    in_own_loop(lambda: ensure_topics(settings))
+    settings = with_topics(broker, name)
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"text": "one"}\n' + b"no JSON\n" * 20 + b"x" * 3000)
     produce = ["produce", name, str(file), "--on-error", "dead-letter", "--max-record-bytes", "2000"]
@@ -161,85 +151,12 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
     assert [(d.partition, d.offset) for d in differences] == [(0, 2)], "no letter of produce is taken for a record's"
 
 
-def test_what_was_sent_back_is_sent_again_only_on_purpose(broker: Broker, topic: TopicFactory) -> None:
-    """One record, or all of a reason: a second `resend` says that they were sent, and `--again` sends them."""
-    name = topic(2)
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
-    in_own_loop(lambda: ensure_topics(settings))
-    places = [RecordPlace(name, 1, 3), RecordPlace(name, 0, 7), RecordPlace(name, 0, 8)]
-    for place, reason in zip(places, ("bad", "bad", "other"), strict=True):
-        headers = encode_dead_letter(place, reason=reason, detail="", timestamp=1, original=[(RESENT, b"before")])
-        send(settings, [Raw(b"value", place.partition, b"key", headers)], dead_letter_topic(name))
-
-    assert b"sent 1 record" in run(settings, "resend", f"{name}/1/3")
-    done = json.loads(run(settings, "resend", name, "--reason", "bad", "--json"))
-    assert (done["sent"], done["sent_before"], done["bytes"]) == (1, 1, 5)
-    done = json.loads(run(settings, "resend", name, "--reason", "bad", "--again", "--json"))
-    assert (done["sent"], done["sent_before"], done["bytes"]) == (2, 0, 10)
-    assert b"sent 1 record" in run(settings, "resend", f"{name}/1/3", "--again")
-    dry = json.loads(run(settings, "resend", name, "--reason", "bad", "--reason", "other", "--json", "--dry-run"))
-    assert (dry["sent"], dry["sent_before"], dry["dry_run"]) == (1, 2, True)
-
-    found = [[dict(record.headers)[RESENT] for record in part] for part in raw_records(settings, name)]
-    assert found == [[str(places[1]).encode()] * 2, [str(places[0]).encode()] * 3]
-    assert [record.key for part in raw_records(settings, name) for record in part] == [b"key"] * 5
-    assert in_own_loop(lambda: count_dead_letters(settings, name)).resent == 2
-
-
-async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several letters of one place the first; of those that are not meant none; each is noted behind itself."""
-    record = RecordPlace("raw", 5, 17)
-    letters = [
-        *[letter(record, "bad"), letter(record, "worse")],
-        letter(RecordPlace("raw", 1, 1), "other"),
-        letter(SourcePlace("raw", "ab", "a:1"), "bad", b""),
-    ]
-
-    async def read(*_: object) -> AsyncIterator[DeadLetter]:
-        for one in letters:
-            yield one
-
-    sent: list[tuple[Any, ...]] = []
-
-    class Client:
-        async def partitions_for(self, _: str) -> set[int]:
-            return {0, 1}
-
-        async def send_and_wait(self, *record: object, headers: object) -> None:
-            sent.append((*record, headers))
-
-    @asynccontextmanager
-    async def client(_: Settings) -> AsyncIterator[Client]:
-        yield Client()
-
-    monkeypatch.setattr("tokenmill.app.tools.failed_records.read_dead_letters", read)
-    monkeypatch.setattr("tokenmill.app.tools.failed_records.producer", client)
-    reported: list[int] = []
-    done = ResendOutcome()
-
-    await resend(Settings(), ResendRequest("raw", reasons=["bad"]), done, progress=lambda: reported.append(done.sent))
-
-    assert sent == [
-        ("raw", b"value", b"key", 5, [("own", b"header"), (RESENT, b"raw/5/17")]),
-        ("raw.dead-letters", None, b"", 1, [(NOTE, b"raw/5/17")]),
-    ]
-    assert (done.sent, done.bytes, done.before, done.without_value) == (1, 5, 0, 1)
-    assert reported == [1]
-    with pytest.raises(InputError, match=r"no dead letter of raw/1/2: .*list raw"):
-        await resend(Settings(), ResendRequest("raw", places=[RecordPlace("raw", 1, 2), record]))
-    with pytest.raises(InputError, match="no value"):
-        await resend(Settings(), ResendRequest("raw", places=[letters[3].place]))
-    repaired = ResendRequest("raw", places=[letters[3].place], values={letters[3].place: b"repaired"})
-    assert (await resend(Settings(), repaired)).bytes == 8
-
-
 def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """`show` says what is missing and where it is; `resend` sends no half of a record, and says what to do."""
     name = topic()
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
-    in_own_loop(lambda: ensure_topics(settings))
+    settings = with_topics(broker, name)
     place = RecordPlace(name, 0, 3)
     headers = encode_dead_letter(place, reason="too_large", detail="", timestamp=1)
     cut = cut_letter(b"k" * 5000, b"v" * 5000, headers, 4000)
@@ -262,8 +179,7 @@ def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
 def test_what_the_raw_topic_does_not_take_is_said(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """In one line, with the settings that decide."""
     name = topic(max_message_bytes=1000)
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
-    in_own_loop(lambda: ensure_topics(settings))
+    settings = with_topics(broker, name)
     headers = encode_dead_letter(RecordPlace(name, 0, 3), reason="too_large", detail="", timestamp=1)
     send(settings, [Raw(b"", 0, None, headers)], dead_letter_topic(name))
     for large in (b"v" * 2000, b"v" * 20_000_000):
@@ -271,9 +187,11 @@ def test_what_the_raw_topic_does_not_take_is_said(broker: Broker, topic: TopicFa
         run(settings, "resend", f"{name}/0/3", "--value", str(tmp_path / "value"), code=4)
 
 
-def letter(place: RecordPlace | SourcePlace, reason: str, value: bytes = b"value") -> DeadLetter:
-    """Return a dead letter."""
-    return DeadLetter(place, 1, reason, "", "", b"key", value, [("own", b"header"), (RESENT, b"before")])
+def with_topics(broker: Broker, raw_topic: str) -> Settings:
+    """Make the topics beside a raw one; return settings that name it."""
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,))
+    in_own_loop(lambda: ensure_topics(settings))
+    return settings
 
 
 def write_again(settings: Settings) -> None:
@@ -325,13 +243,7 @@ def test_a_skipped_record_no_longer_kills_workers(broker: Broker, topic: TopicFa
     assert result.totals.dead_lettered == {SKIPPED: 1}
 
 
-async def test_what_is_settled_is_not_skipped(milled: Milled) -> None:
-    """A record that was published past, one that is not there, and a topic without streams are refused."""
-    with pytest.raises(InputError, match="has published tokens of offset 5 of"):
-        await skip(milled.settings, milled.raw_topic, 0, 5)
-    with pytest.raises(InputError, match="holds no record at offset 5000; it reaches from 0 to"):
-        await skip(milled.settings, milled.raw_topic, 0, 5000)
-    with pytest.raises(InputError, match="has the partitions 0 to 1, not 2"):
-        await skip(milled.settings, milled.raw_topic, 2, 5)
+async def test_a_topic_without_streams_has_nothing_to_skip(milled: Milled) -> None:
+    """It may be misspelt."""
     with pytest.raises(TopicError, match="no stream of nothing is settled"):
         await skip(milled.settings, "nothing", 0, 0)

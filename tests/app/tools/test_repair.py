@@ -2,7 +2,9 @@
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -262,6 +264,19 @@ DAMAGES: dict[str, Callable[[Store], None]] = {
 }
 
 
+def killed_repairs(
+    whole: Store, path: Path, damage: Callable[[Store], None], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Store]:
+    """Yield damaged stores, each after a repair that died one later of its calls of the system that change something."""
+    names = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir")
+    for calls in count(1):
+        store = copy(whole, path / str(calls))
+        damage(store)
+        if not dies(partial(repair, store, ChainDonor(CHAIN, INFO)), calls, names, monkeypatch):
+            return
+        yield store
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.slow
 @pytest.mark.cases(1)
@@ -269,14 +284,9 @@ def test_a_repair_that_is_killed_anywhere_goes_on(
     whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     """Before each of its writes, syncs, renames and links; the donor has nothing left the second time that it gave."""
-    calls = 0
-    while True:
-        calls += 1
-        store = copy(whole, tmp_path / str(calls))
-        DAMAGES[damage](store)
-        killed = _repair_until(store, calls, monkeypatch)
-        if not killed:
-            break
+    kills = 0
+    for store in killed_repairs(whole, tmp_path, DAMAGES[damage], monkeypatch):
+        kills += 1
         reader = open_partition(store.path, STREAM, 0, on_damage="skip")
         assert reader.gather([0, 1, 16]).shape == (3, 5)
         repair(store, ChainDonor(CHAIN, INFO))
@@ -284,21 +294,15 @@ def test_a_repair_that_is_killed_anywhere_goes_on(
         assert not (directory_of(store) / "repair").exists()
         with PartitionWriter.open(store, STREAM, 0) as writer:
             assert writer.next_block == 22
-    assert calls > 20
+    assert kills >= 20
 
 
 def test_own_blocks_outlive_a_kill_while_files_change_places(
     whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the rebuilt segment is ready, no donor is needed any more, though its own files may be moved already."""
-    calls, ready = 0, 0
-    while True:
-        calls += 1
-        store = copy(whole, tmp_path / str(calls))
-        flip(segment_of(store, 8).tokens, 3)
-        killed = _repair_until(store, calls, monkeypatch)
-        if not killed:
-            break
+    ready = 0
+    for store in killed_repairs(whole, tmp_path, DAMAGES["a sealed segment's data"], monkeypatch):
         if (directory_of(store) / "repair" / "ready").exists():
             ready += 1
             with pytest.raises(DamagedError, match="a repair was cut off"):
@@ -306,12 +310,6 @@ def test_own_blocks_outlive_a_kill_while_files_change_places(
             assert repair(store, NOBODY) == []
             assert contents(store) == contents(whole)
     assert ready > 2
-
-
-def _repair_until(store: Store, calls: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Repair, but die before one of the system's calls that change something; return whether it came to that call."""
-    names = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir")
-    return dies(lambda: repair(store, ChainDonor(CHAIN, INFO)), calls, names, monkeypatch)
 
 
 def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Path) -> None:

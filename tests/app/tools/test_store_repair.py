@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 from tests.app.commands import Told, invoke
 from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
+from tests.mirrors import equal_files
 from tests.service import Raw, send
 from tests.store.chains import flip
 from tokenmill.app.mill.recipes import plan_topic
@@ -42,15 +43,6 @@ def run(milled: Milled, store: Path) -> Run:
     return run
 
 
-def files(store: Path, stream: str) -> dict[str, bytes]:
-    """Return what must be equal in all stores of a stream."""
-    return {
-        str(path.relative_to(store)): path.read_bytes()
-        for path in sorted((store / stream).rglob("*"))
-        if path.suffix in {".bin", ".docs", ".index", ".idx", ".json"}
-    }
-
-
 def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, store: Path, run: Run) -> None:
     """A changed token, a lost segment, a damaged description: byte for byte what it was, and only that is touched."""
     stream = milled.train
@@ -70,7 +62,7 @@ def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, store: 
         f"{stream}/1: segment 000000000000 is whole: 16 blocks, 16 blocks of them given back",
     ]
     assert "000000000016.bin: block 19, at byte 192, is not what was committed" in mended.err
-    assert files(store, stream) == files(milled.settings.store, stream)
+    assert equal_files(store, stream) == equal_files(milled.settings.store, stream)
     assert run("repair", stream, "--check") == (
         0,
         f"{stream}/0: nothing is damaged\n{stream}/1: nothing is damaged\n",
@@ -97,7 +89,7 @@ def test_another_store_gives_back_without_a_broker(milled: Milled, store: Path, 
         (16, 0, 0, [[16, 17]]),
     ]
     assert run("repair", stream, "0").code == 0
-    assert files(store, stream) == files(milled.settings.store, stream)
+    assert equal_files(store, stream) == equal_files(milled.settings.store, stream)
 
 
 def test_what_cannot_be_repaired_is_refused(milled: Milled, store: Path, run: Run) -> None:

@@ -18,7 +18,6 @@ from tokenmill.app.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Ou
 from tokenmill.app.milling.packing.document_shapes import DETAILS
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference
-from tokenmill.app.milling.steps import Step
 from tokenmill.app.milling.tokenizers import RAW_BYTES, EngineName, TokenizerFile
 from tokenmill.app.tools import trial as module
 from tokenmill.app.tools.trial import StageSpeed, Trial, TrialResult
@@ -26,6 +25,7 @@ from tokenmill.documents import Document, Record
 from tokenmill.wire.totals import Amount, Totals
 
 value_lists = st.lists(values, max_size=30)
+stepped = st.builds(with_steps, sources, whims)
 
 
 def tried(source: Source, found: Sequence[bytes], sizes: Sequence[int] = (), examples: int = 3) -> TrialResult:
@@ -47,12 +47,9 @@ def plain(stages: Stages) -> Stages:
     return replace(stages, every_step_counts=True)
 
 
-@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
-def test_its_totals_are_the_references(
-    *, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]
-) -> None:
+@given(source=stepped, found=value_lists, sizes=feed_sizes)
+def test_its_totals_are_the_references(*, source: Source, found: list[bytes], sizes: list[int]) -> None:
     """For any steps and splits, byte for byte: so they are those of the ledger."""
-    source = with_steps(source, steps)
     result = tried(source, found, sizes)
     records = [Record(offset, -1, None, value) for offset, value in enumerate(found)]
     for recipe in source.recipes:
@@ -64,12 +61,9 @@ def test_its_totals_are_the_references(
     assert result.unowned == len(records) - owned
 
 
-@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
-def test_examples_are_what_the_plain_steps_say(
-    *, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]
-) -> None:
+@given(source=stepped, found=value_lists, sizes=feed_sizes)
+def test_examples_are_what_the_plain_steps_say(*, source: Source, found: list[bytes], sizes: list[int]) -> None:
     """As many of each reason as are wanted and there; with the place, the detail and the text of that document."""
-    source = with_steps(source, steps)
     result = tried(source, found, sizes, examples=2)
     totals = result.totals
     assert list(result.rejected) == [row.reason for row in result.retention.funnel()]
@@ -81,58 +75,55 @@ def test_examples_are_what_the_plain_steps_say(
     assert len(result.kept) == min(2, totals.kept)
     for reason, shown in result.rejected.items():
         for one in shown:
-            outcome, passed = asked(source, found, one)
+            outcome, passed = asked(source, found, number_of(one))
             expected = outcome.detail if outcome.kind is Kind.FILTERED else DETAILS[reason]
             assert reason == (outcome.reason or reason)
             assert one == TriedDocument(one.place, expected, beginning_of(passed[-1].text))
     for one in result.kept:
-        assert one.text == beginning_of(asked(source, found, one)[1][-1].text)
+        assert one.text == beginning_of(asked(source, found, number_of(one))[1][-1].text)
 
 
-def asked(source: Source, found: Sequence[bytes], one: TriedDocument) -> tuple[Outcome, list[Document]]:
-    """Return what the stages say of the record at a document's place, and the document before and after each step."""
-    number = int(one.place.removeprefix("file:"))
+def asked(source: Source, found: Sequence[bytes], number: int) -> tuple[Outcome, list[Document]]:
+    """Return what the stages say of a record, and the document before and after each step."""
     passed: list[Document] = []
     return source.stages.outcome(Record(number, -1, None, found[number]), (), passed), passed
 
 
-@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
-def test_tokens_of_what_is_dropped_are_counted(
-    *, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]
-) -> None:
+def number_of(one: TriedDocument) -> int:
+    """Return which record a document comes from."""
+    return int(one.place.removeprefix("file:"))
+
+
+@given(source=stepped, found=value_lists, sizes=feed_sizes)
+def test_tokens_of_what_is_dropped_are_counted(*, source: Source, found: list[bytes], sizes: list[int]) -> None:
     """As if each text were kept as it came to the step that filtered it out."""
-    source = with_steps(source, steps)
     result = tried(source, found, sizes)
     expected = Counter(dict.fromkeys(result.rejected, 0))
     around = len(source.recipes[0].begin_of_document) + len(source.recipes[0].after)
-    for number, value in enumerate(found):
-        passed: list[Document] = []
-        outcome = source.stages.outcome(Record(number, -1, None, value), (), passed)
+    for number in range(len(found)):
+        outcome, passed = asked(source, found, number)
         if outcome.kind is Kind.FILTERED and outcome.split in result.splits:
             length = len(source.stages.engine.encode([passed[-1].text]).ids)
             expected[outcome.reason] += length + around if length else 0
     assert result.dropped_tokens == expected
 
 
-@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
-def test_feeds_decide_nothing(*, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]) -> None:
+@given(source=stepped, found=value_lists, sizes=feed_sizes)
+def test_feeds_decide_nothing(*, source: Source, found: list[bytes], sizes: list[int]) -> None:
     """But the time that it takes."""
-    source = with_steps(source, steps)
     one, other = tried(source, found).to_dict(), tried(source, found, sizes).to_dict()
     del one["speeds"], other["speeds"]
     assert one == other
     json.dumps(one)
 
 
-@given(source=sources, steps=whims, found=value_lists)
-def test_changed_texts_are_counted_and_shown(source: Source, steps: Sequence[Step], found: list[bytes]) -> None:
+@given(source=stepped, found=value_lists)
+def test_changed_texts_are_counted_and_shown(source: Source, found: list[bytes]) -> None:
     """By step: before and after."""
-    source = with_steps(source, steps)
     result = tried(source, found, examples=100)
     expected: dict[str, dict[str, tuple[str, str]]] = {}
-    for number, value in enumerate(found):
-        passed: list[Document] = []
-        source.stages.outcome(Record(number, -1, None, value), (), passed)
+    for number in range(len(found)):
+        _, passed = asked(source, found, number)
         for label, before, after in zip(source.stages.labels, passed, passed[1:], strict=False):
             if before.text != after.text:
                 expected.setdefault(label, {})[f"file:{number}"] = (before.text, after.text)

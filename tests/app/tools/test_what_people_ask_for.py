@@ -46,6 +46,9 @@ class World:
         self.streams: list[MemoryStream] = []
         self.written: list[tuple[str, Any]] = []
         self.fails_at: int | None = None
+        """Of the writes to control topics, the one that fails; `sending_fails_at`: of the records that are sent."""
+        self.sent: list[str] = []
+        self.sending_fails_at: int | None = None
         for number in range(20):
             self.kafka.append(RAW, 0, f"{number}".encode())
 
@@ -71,6 +74,23 @@ class World:
             self.written.append((topic, key))
             self.kafka.append(topic, 0, value, key=key)
 
+    async def partitions_for(self, topic: str) -> set[int]:
+        """Return a topic's partitions, as a producer does."""
+        return {tp.partition for tp in self.kafka.logs if tp.topic == topic}
+
+    async def send_and_wait(self, topic: str, value: bytes | None, key: Any, partition: int, *, headers: Any) -> None:
+        """Append a record, as a producer does."""
+        if self.sending_fails_at == len(self.sent):
+            raise BrokerError
+        self.sent.append(topic)
+        self.kafka.append(topic, partition, value, key=key, headers=headers)
+        await asyncio.sleep(0)  # others may come in between, as they do while a broker acknowledges
+
+    @asynccontextmanager
+    async def producer(self, _settings: Settings) -> AsyncIterator["World"]:
+        """Give this as the producer."""
+        yield self
+
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
@@ -80,6 +100,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         monkeypatch.setattr(module, "write_control", world.write)
     for module in (failed_records, repair):
         monkeypatch.setattr(module, "consumer", world.kafka.consumer)
+    monkeypatch.setattr(failed_records, "producer", world.producer)
     monkeypatch.setattr(failed_records, "settled_streams", world.settled)
     monkeypatch.setattr(failed_records, "settled_stream", world.one)
     return world
@@ -218,31 +239,6 @@ async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind
     assert stream.settled.control.ignored.offsets() == {0: [4]}
 
 
-class Sending:
-    """A producer of the world's brokers; from the n-th record on it fails."""
-
-    def __init__(self, world: World, fails_at: int | None = None) -> None:
-        self._world, self._fails_at = world, fails_at
-        self.sent: list[str] = []
-
-    async def partitions_for(self, topic: str) -> set[int]:
-        """Return a topic's partitions."""
-        return {tp.partition for tp in self._world.kafka.logs if tp.topic == topic}
-
-    async def send_and_wait(self, topic: str, value: bytes | None, key: Any, partition: int, *, headers: Any) -> None:
-        """Append a record."""
-        if self._fails_at == len(self.sent):
-            raise BrokerError
-        self.sent.append(topic)
-        self._world.kafka.append(topic, partition, value, key=key, headers=headers)
-        await asyncio.sleep(0)  # others may come in between, as they do while a broker acknowledges
-
-    @asynccontextmanager
-    async def producer(self, _settings: Settings) -> AsyncIterator["Sending"]:
-        """Give this."""
-        yield self
-
-
 PLACES: list[Place] = [RecordPlace(RAW, 0, 3), RecordPlace(RAW, 0, 7), SourcePlace(RAW, "ab", "file:8")]
 LETTERS = dead_letter_topic(RAW)
 
@@ -254,61 +250,52 @@ def letters(world: World) -> None:
         world.kafka.append(LETTERS, 0, b"value", headers=headers)
 
 
-async def test_a_kill_between_record_and_note_sends_a_record_again_and_loses_none(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_kill_between_record_and_note_sends_a_record_again_and_loses_none(world: World) -> None:
     """At any moment: the note comes after the record; what was noted is not sent again."""
+    wish = ResendRequest(RAW, reasons=["bad"])
     for fails_at in range(5):
         letters(world)
         before = len(world.kafka.logs[TopicPartition(RAW, 0)])
-        first = Sending(world, fails_at)
-        monkeypatch.setattr(failed_records, "producer", first.producer)
-        wish = ResendRequest(RAW, reasons=["bad"])
+        world.sent.clear()
+        world.sending_fails_at = fails_at
         if fails_at < 4:
             with pytest.raises(BrokerError):
                 await resend(world.settings, wish)
         else:
             assert await resend(world.settings, wish) == ResendOutcome(2, 10, 0, 0)
-        rest = Sending(world)
-        monkeypatch.setattr(failed_records, "producer", rest.producer)
+        world.sending_fails_at = None
         done = await resend(world.settings, wish)
         assert (done.sent, done.before) == (2 - fails_at // 2, fails_at // 2)
         sent = [dict(r.headers)[RESENT] for r in world.kafka.logs[TopicPartition(RAW, 0)][before:]]
         assert sorted(set(sent)) == [b"raw-text/0/3", b"raw-text/0/7"]
         assert len(sent) == 2 + fails_at % 2
-        assert (first.sent + rest.sent)[:2] == [RAW, LETTERS] or fails_at == 1
+        assert world.sent[:2] == [RAW, LETTERS] or fails_at == 1
         world.kafka.logs[TopicPartition(LETTERS, 0)].clear()
 
 
-async def test_who_interrupts_a_resend_leaves_no_record_without_its_note(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_interrupts_a_resend_leaves_no_record_without_its_note(world: World) -> None:
     """Ctrl-C while a record is on its way: the note follows, and another call sends the others."""
     letters(world)
-    sending = Sending(world)
-    monkeypatch.setattr(failed_records, "producer", sending.producer)
     wish, done = ResendRequest(RAW, reasons=["bad"]), ResendOutcome()
     task = asyncio.ensure_future(resend(world.settings, wish, done))
-    while not sending.sent:  # noqa: ASYNC110 - no event tells
+    while not world.sent:  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
-    assert sending.sent == [RAW]
+    assert world.sent == [RAW]
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (sending.sent, done.sent) == ([RAW, LETTERS], 1)
+    assert (world.sent, done.sent) == ([RAW, LETTERS], 1)
     rest = await resend(world.settings, wish)
-    assert (rest.sent, rest.before, sending.sent) == (1, 1, [RAW, LETTERS] * 2)
+    assert (rest.sent, rest.before, world.sent) == (1, 1, [RAW, LETTERS] * 2)
 
 
-async def test_dead_letters_are_counted_by_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_are_counted_by_place(world: World) -> None:
     """A dry run sends nothing; what was sent back is counted once; again only on purpose."""
     letters(world)
     world.kafka.append(LETTERS, 0, b"neither")
-    sending = Sending(world)
-    monkeypatch.setattr(failed_records, "producer", sending.producer)
     wish = ResendRequest(RAW, reasons=["bad"], places=[PLACES[2]])
     assert (await resend(world.settings, wish, dry_run=True)).sent == 3
-    assert sending.sent == []
+    assert world.sent == []
     assert (await resend(world.settings, wish)).sent == 3
     assert (await resend(world.settings, wish)).before == 3
     assert (await resend(world.settings, replace(wish, again=True))).sent == 3
@@ -316,6 +303,36 @@ async def test_dead_letters_are_counted_by_place(world: World, monkeypatch: pyte
     assert (counts.letters, dict(counts.reasons), counts.resent) == (4, {"bad": 2, "worse": 1}, 3)
     notes = [r for r in world.kafka.logs[TopicPartition(LETTERS, 0)] if NOTE in dict(r.headers)]
     assert [r.value for r in notes] == [None] * 6
+
+
+async def test_a_letter_is_sent_back_once_however_often_it_was_written(world: World) -> None:
+    """Of several letters of one place the first; of those that are not meant none; each is noted behind itself."""
+    record, item, topic = RecordPlace(RAW, 5, 17), SourcePlace(RAW, "ab", "a:1"), TopicPartition(LETTERS, 1)
+    original = [("own", b"header"), (RESENT, b"before")]
+    world.kafka.logs[TopicPartition(LETTERS, 0)] = []
+    for place, reason, value in (
+        (record, "bad", b"value"),
+        (record, "worse", b"value"),
+        (RecordPlace(RAW, 1, 1), "other", b"value"),
+        (item, "bad", b""),
+    ):
+        headers = encode_dead_letter(place, reason=reason, detail="", timestamp=1, original=original)
+        world.kafka.append(*topic, value, key=b"key", headers=headers)
+    done, reported = ResendOutcome(), list[int]()
+
+    wish = ResendRequest(RAW, reasons=["bad"])
+    await resend(world.settings, wish, done, progress=lambda: reported.append(done.sent))
+
+    assert (world.sent, reported) == ([RAW, LETTERS], [1])
+    assert (done.sent, done.bytes, done.before, done.without_value) == (1, 5, 0, 1)
+    (sent,), note = world.kafka.logs[TopicPartition(RAW, 5)], world.kafka.logs[topic][-1]
+    assert (sent.key, sent.value, sent.headers) == (b"key", b"value", (original[0], (RESENT, b"raw-text/5/17")))
+    assert (note.key, note.value, note.headers) == (b"", None, ((NOTE, b"raw-text/5/17"),))
+    for place, words in ((RecordPlace(RAW, 1, 2), "no dead letter of raw-text/1/2: .*list raw"), (item, "no value")):
+        with pytest.raises(InputError, match=words):
+            await resend(world.settings, ResendRequest(RAW, places=[place]))
+    repaired = ResendRequest(RAW, places=[item], values={item: b"repaired"})
+    assert (await resend(world.settings, repaired)).bytes == 8
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [5, 0, 1, 2, 3, 4], [0, 1, 2, 2, 3, 4, 5]])
