@@ -24,10 +24,8 @@ from tokenmill.app.milling.outcomes import SKIPPED
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.failed_records import (
     RESENT,
-    ResendRequest,
     count_dead_letters,
     find_dead_letter,
-    resend,
     skip,
 )
 from tokenmill.app.tools.verify import verify
@@ -103,8 +101,7 @@ def test_repaired_records_go_back_and_are_milled(
     write_again(settings)
     counts = in_own_loop(lambda: count_dead_letters(settings, name))
     assert (counts.letters, counts.reasons) == (10, {"invalid_utf8": 5})
-    with pytest.raises(InputError, match=f"holds no dead letter of {name}/0/0"):
-        in_own_loop(lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 0, 0)])))
+    run(settings, "resend", f"{name}/0/0", code=12)
     again = json.loads(run(settings, "resend", f"{name}/1/1", "--again", "--dry-run", "--json"))
     assert (again["sent"], again["sent_before"], again["dry_run"]) == (1, 0, True)
 

@@ -267,7 +267,7 @@ DAMAGES: dict[str, Callable[[Store], None]] = {
 def killed_repairs(
     whole: Store, path: Path, damage: Callable[[Store], None], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Store]:
-    """Yield damaged stores, each after a repair that died one later of its calls of the system that change something."""
+    """Yield damaged stores, each after a repair that died at a later one of its calls that change something."""
     names = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir")
     for calls in count(1):
         store = copy(whole, path / str(calls))

@@ -91,33 +91,17 @@ def begin(
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def ended(run: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """Wait for the end of a command, which has this exit code; return what it wrote, and what it said of that."""
+    out, told = run.communicate(timeout=2 * WAIT_SECONDS)
+    assert run.returncode == code, told
+    return out, told
+
+
 def sent(settings: Settings, raw: str) -> Counter[bytes]:
     """Return how often each document is in the topic."""
     content = in_own_loop(lambda: content_of(settings, raw, 2))
     return Counter(value or b"" for part in content for _, value in part)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.needs("minutes")
-def test_each_document_is_sent_once_though_a_worker_is_killed(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """In the middle of a lane; and a second call of the command sends nothing."""
-    raw = topic(2)
-    lines = documents(tmp_path / "files")
-    with cluster(tmp_path) as (_, address, workers):
-        run = begin(settings, raw, tmp_path / "files", address)
-        assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
-        os.kill(workers[0], signal.SIGKILL)
-        out, told = run.communicate(timeout=WAIT_SECONDS)
-        assert run.returncode == 0, told
-        assert sent(settings, raw) == Counter(lines)
-        again = begin(settings, raw, tmp_path / "files", address)
-        out, told = again.communicate(timeout=WAIT_SECONDS)
-        assert again.returncode == 0, told
-        assert (json.loads(out)["documents"], sent(settings, raw)) == (0, Counter(lines))
-        assert f"{len(lines):,} documents of this run were in {raw} already" in told
 
 
 @pytest.mark.needs("minutes")
@@ -139,21 +123,19 @@ def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
     assert min(counts) > 2
     assert sum(counts) > 30
     with cluster(tmp_path) as (_, address, workers):
-        run = begin(settings, raw, files, address, part_bytes=PART)
+        produce = partial(begin, settings, raw, files, address, part_bytes=PART)
+        run = produce()
         assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
         os.kill(workers[0], signal.SIGKILL)
-        out, told = run.communicate(timeout=2 * WAIT_SECONDS)
-        assert run.returncode == 0, told
+        ended(run)
         assert sent(settings, raw) == wanted
         assert wanted.total() == len(wanted) == 24 * LINES
-        again = begin(settings, raw, files, address, part_bytes=PART)
-        out, told = again.communicate(timeout=WAIT_SECONDS)
-        assert (again.returncode, json.loads(out)["documents"]) == (0, 0), told
+        out, told = ended(produce())
+        assert json.loads(out)["documents"] == 0
+        assert f"{len(wanted):,} documents of this run were in {raw} already" in told
         with (files / "a.jsonl").open("ab") as more:
             more.write(b'{"text": "more"}\n' * (PART // 8))  # some parts more
-        changed = begin(settings, raw, files, address, part_bytes=PART)
-        _, told = changed.communicate(timeout=WAIT_SECONDS)
-        assert changed.returncode == 12
+        _, told = ended(produce(), InputError.exit_code)
         assert "a.jsonl has changed" in told
     assert sent(settings, raw) == wanted
 
@@ -170,19 +152,15 @@ def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
         run = begin(settings, raw, tmp_path / "files", address)
         assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
-        _, told = run.communicate(timeout=WAIT_SECONDS)
-    assert run.returncode == 12, told
+        _, told = ended(run, InputError.exit_code)
     assert f"the Dask cluster at {address} is gone" in told
     assert "lanes are sent completely" in told
     assert "sends the rest" in told
     assert 0 < len(sent(settings, raw)) < len(lines)
-    gone = begin(settings, raw, tmp_path / "files", address)
-    _, told = gone.communicate(timeout=WAIT_SECONDS)
-    assert (gone.returncode, f"no Dask scheduler answers at {address}" in told) == (12, True), told
+    _, told = ended(begin(settings, raw, tmp_path / "files", address), InputError.exit_code)
+    assert f"no Dask scheduler answers at {address}" in told
     with cluster(tmp_path) as (_, other, _):
-        run = begin(settings, raw, tmp_path / "files", other)
-        _, told = run.communicate(timeout=WAIT_SECONDS)
-        assert run.returncode == 0, told
+        ended(begin(settings, raw, tmp_path / "files", other))
     assert sent(settings, raw) == Counter(lines)
 
 

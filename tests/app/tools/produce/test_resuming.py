@@ -7,24 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import NewPartitions, RecordsToDelete
+from aiokafka.admin import NewPartitions
 
 from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt, jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.kafka import clients
-from tokenmill.app.kafka.clients import admin, producer
+from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
-from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
+from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import Resuming, RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
 from tokenmill.app.tools.produce.sending import Summary
-from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
+from tokenmill.errors import BrokerError, InputError, TopicError
 
 
 def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSource], RunPlan]:
@@ -57,27 +56,6 @@ async def test_a_run_goes_on_behind_what_was_sent(settings: Settings, topic: Top
     assert await content_of(settings, raw, 3) == [[*part, *part] for part in expected]
     after = await run(settings, raw, tmp_path / "a.jsonl")
     assert (after.before, after.documents) == (5000, 0)
-
-
-async def test_marks_are_found_behind_what_others_wrote(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Thousands of records of others, and of another run over the same file, do not hide where this one was."""
-    raw = topic()
-    lines = jsonl(tmp_path / "a.jsonl", 300)
-    jsonl(tmp_path / "b.jsonl", 100)
-    await run(settings, raw, tmp_path / "a.jsonl", limit=200)
-    async with producer(settings) as client:
-        for _ in range(5000):
-            await client.send(raw, b"others", partition=0)
-        await client.flush()
-    await run(settings, raw, tmp_path / "b.jsonl")
-
-    summary = await run(settings, raw, tmp_path / "a.jsonl")
-
-    assert (summary.before, summary.documents) == (200, 100)
-    (found,) = await content_of(settings, raw, 1)
-    assert [value for _, value in found[-100:]] == lines[200:]
 
 
 async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
@@ -152,28 +130,6 @@ async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactor
     await run(settings, raw, tmp_path)
 
     assert await content_of(settings, raw, 3) == [*dealt(lines, 2), []]
-
-
-async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
-    """Where Kafka forgot the beginning, or retention removed the marks, nothing is sent twice in silence."""
-    raw = topic()
-    jsonl(tmp_path / "a.jsonl", 100)
-    _, plan = plan_of(raw, tmp_path)
-    assert plan.identity is not None
-    await run(settings, raw, tmp_path, limit=50)
-
-    async with producer(settings) as client:
-        await client.send_and_wait(produced_topic(raw), None, plan.identity.encode(), 0)
-    with pytest.raises(SourceError, match=r"does not say when this run began.*--restart"):
-        await run(settings, raw, tmp_path)
-
-    await run(settings, raw, tmp_path, restart=True, limit=50)
-    async with producer(settings) as client:
-        others_offset = (await client.send_and_wait(raw, b"others", partition=0)).offset
-    async with admin(settings) as client:
-        await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
-    with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
-        await run(settings, raw, tmp_path)
 
 
 async def test_what_ended_at_a_bad_line_goes_on_without_it(
