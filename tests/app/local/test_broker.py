@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
+from tests.app.sources.reading import content_of
 from tests.brokers import OpenBroker, pause, resume
 from tests.conftest import topics_on
 from tests.marked import until
@@ -32,32 +33,15 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 async def write(broker: Broker, topic: str, *values: bytes) -> None:
     """Write records to partition 0; on return the broker has them."""
-    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, enable_idempotence=True)
-    await producer.start()
-    try:
+    async with producer(Settings(bootstrap_servers=broker.bootstrap_servers)) as client:
         for value in values:
-            await producer.send_and_wait(topic, value, partition=0)
-    finally:
-        await producer.stop()
+            await client.send_and_wait(topic, value, partition=0)
 
 
-async def read(broker: Broker, topic: str, count: int) -> list[bytes | None]:
-    """Return the values of the first ``count`` records of partition 0."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
-    await consumer.start()
-    try:
-        consumer.assign([TopicPartition(topic, 0)])
-        consumer.seek(TopicPartition(topic, 0), 0)
-        return [(await consumer.getone()).value for _ in range(count)]
-    finally:
-        await consumer.stop()
-
-
-async def test_records_come_back(broker: Broker) -> None:
-    """A started broker takes records and gives them back."""
-    topic = topics_on(broker, "come-back")()
-    await write(broker, topic, b"one", b"two")
-    assert await read(broker, topic, 2) == [b"one", b"two"]
+async def read(broker: Broker, topic: str) -> list[bytes | None]:
+    """Return the values of all records of partition 0."""
+    (found,) = await content_of(Settings(bootstrap_servers=broker.bootstrap_servers), topic, 1)
+    return [value for _, value in found]
 
 
 @pytest.mark.needs("minutes")
@@ -75,11 +59,11 @@ async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -
         assert not broker.running
         broker.start()
         assert broker.bootstrap_servers == address == Broker(tmp_path).bootstrap_servers
-        assert await read(broker, topic, 2) == [b"before", b"between"]
+        assert await read(broker, topic) == [b"before", b"between"]
         pause(broker)
         assert Broker(tmp_path).running
         resume(broker)
-        assert await read(broker, topic, 2) == [b"before", b"between"]
+        assert await read(broker, topic) == [b"before", b"between"]
         pause(broker)
     assert not broker.running
 

@@ -90,11 +90,9 @@ def test_duplicates_are_those_of_a_list_whatever_packs_them(tmp_path: Path, monk
 
     again = pack_into(stores[1], paths, partitions=PARTITIONS, flush=True, end=True)
     reading, sources = opened(stores[1], paths)
-    plan, everything = (
-        plan_of(stores[1], paths, partitions=PARTITIONS, processes=2),
-        ReferenceSample(1, everything=True),
-    )
-    checked = asyncio.run(verify_pack(stores[1], sources, reading, plan, sample=everything))
+    plan = plan_of(stores[1], paths, partitions=PARTITIONS, processes=2)
+    sample = ReferenceSample(1, everything=True)
+    checked = asyncio.run(verify_pack(stores[1], sources, reading, plan, sample=sample))
 
     assert (again.documents, again.before) == (0, 1500)
     assert checked.ok, checked.differences
@@ -118,17 +116,8 @@ def test_a_pack_that_is_killed_goes_on_with_the_same_duplicates(tmp_path: Path) 
     (tmp_path / "texts").mkdir()
     for number in range(12):
         write_jsonl(tmp_path / "texts" / f"{number:02}.jsonl", found[number * 500 : (number + 1) * 500])
-    options = [
-        "--sequence-length",
-        "63",
-        "--partitions",
-        str(PARTITIONS),
-        "--processes",
-        "2",
-        "--dedup",
-        json.dumps(NEAR),
-    ]
-    options += ["--rejects", "topic", "--segment-blocks", "4096", "--era-blocks", "8192", "--tokenizer", "bytes"]
+    options = ["--tokenizer=bytes", "--sequence-length=63", "--segment-blocks=4096", "--era-blocks=8192"]
+    options += [f"--partitions={PARTITIONS}", "--processes=2", f"--dedup={json.dumps(NEAR)}", "--rejects=topic"]
     command = [sys.executable, "-c", ENDING, "pack", "texts", "--store", "store", *options]
     large: dict[str, Any] = {"dedup": NEAR, "rejects": "topic", "segment_blocks": 4096, "era_blocks": 8192}
     settings = small_settings(tmp_path / "store", **large)
