@@ -8,7 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -59,11 +60,29 @@ def site(tmp_path: Path) -> Iterator[str]:
     server.server_close()
 
 
-def documents(broker: Broker, raw_topic: str) -> list[Document]:
-    """Return the documents that lie on a topic of one partition."""
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,))
-    decode = opened("auto")
-    return [decode(record.value or b"") for record in raw_records(settings, raw_topic)[0]]
+@dataclass(frozen=True)
+class Target:
+    """A topic of one partition to which an example sends."""
+
+    broker: Broker
+    raw: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What tells an example of it."""
+        return ("--bootstrap-servers", self.broker.bootstrap_servers, "--topic", self.raw)
+
+    def documents(self) -> list[Document]:
+        """Return the documents that have arrived."""
+        settings = Settings(bootstrap_servers=self.broker.bootstrap_servers, raw_topics=(self.raw,))
+        decode = opened("auto")
+        return [decode(record.value or b"") for record in raw_records(settings, self.raw)[0]]
+
+
+@pytest.fixture
+def target(broker: Broker, topic: TopicFactory) -> Target:
+    """Return a new topic."""
+    return Target(broker, topic(1))
 
 
 def example(name: str, *words: str, directory: Path, **environment: str) -> "subprocess.Popen[str]":
@@ -79,79 +98,64 @@ def example(name: str, *words: str, directory: Path, **environment: str) -> "sub
     )
 
 
-def said(process: "subprocess.Popen[str]") -> str:
-    """Return what an example says, which must succeed."""
+def said(process: "subprocess.Popen[str]", code: int = 0) -> str:
+    """Return what an example says, which ends with this exit code."""
     output = process.communicate(timeout=SECONDS)[0]
-    assert process.returncode == 0, output
+    assert process.returncode == code, output
     return output
 
 
-def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, site: str
-) -> None:
+def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(target: Target, tmp_path: Path, site: str) -> None:
     """Ids are addresses, texts are what a reader sees; robots.txt is asked for first and obeyed."""
-    raw = topic(1)
-    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+    output = said(example("crawler.py", site, *target.options, "--delay", "0.01", directory=tmp_path))
 
-    output = said(example("crawler.py", site, *address, "--delay", "0.01", directory=tmp_path))
-
-    assert documents(broker, raw) == [
+    assert target.documents() == [
         Document("To A\nB", site),
         Document("The mill & the stone.\nHome\nC", f"{site}a.html"),
     ]
-    assert output.endswith(f"2 pages sent to {raw}\n")
+    assert output.endswith(f"2 pages sent to {target.raw}\n")
     paths = [path for path, _ in QuietHandler.asked]
     assert paths == ["/robots.txt", "/", "/a.html", "/c.txt"]
     assert {agent for _, agent in QuietHandler.asked} == {"tokenmill-example-crawler"}
 
 
-def test_the_crawler_ends_in_order(broker: Broker, topic: TopicFactory, tmp_path: Path, site: str) -> None:
+def test_the_crawler_ends_in_order(target: Target, tmp_path: Path, site: str) -> None:
     """SIGTERM while it waits: what it fetched is in Kafka, and it says how much."""
-    raw = topic(1)
-    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
-    with example("crawler.py", site, *address, "--delay", "1", directory=tmp_path) as process:
+    with example("crawler.py", site, *target.options, "--delay", "1", directory=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"{site}\n"
         process.send_signal(signal.SIGTERM)
         output = said(process)
 
-    assert f" pages sent to {raw}" in output
-    assert documents(broker, raw)[0].id == site
-    assert len(documents(broker, raw)) == int(output.split(" pages")[0].split()[-1]) < len(PAGES)
+    assert f" pages sent to {target.raw}" in output
+    assert target.documents()[0].id == site
+    assert len(target.documents()) == int(output.split(" pages")[0].split()[-1]) < len(PAGES)
 
 
-def test_long_addresses_become_ids_that_fit(broker: Broker, topic: TopicFactory, tmp_path: Path, site: str) -> None:
+def test_long_addresses_become_ids_that_fit(target: Target, tmp_path: Path, site: str) -> None:
     """No page is dead-lettered for its address."""
-    raw = topic(1)
-    long = f"{site}?{'x' * 200}"
+    options = (*target.options, "--limit", "1", "--delay", "0")
 
-    said(
-        example(
-            "crawler.py",
-            long,
-            *("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw, "--limit", "1", "--delay", "0"),
-            directory=tmp_path,
-        )
-    )
+    said(example("crawler.py", f"{site}?{'x' * 200}", *options, directory=tmp_path))
 
-    assert re.fullmatch("sha256:[0-9a-f]{64}", str(documents(broker, raw)[0].id))
+    assert re.fullmatch("sha256:[0-9a-f]{64}", str(target.documents()[0].id))
 
 
-def test_the_faust_app_hands_articles_on(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_the_faust_app_hands_articles_on(target: Target, topic: TopicFactory, tmp_path: Path) -> None:
     """A `faust.Record` with ``content`` and ``id`` is milled as it is."""
-    raw, articles = topic(1), topic(1)
-    settings = service_settings(broker, raw, tmp_path, splits={"all": 1000})
+    articles = topic(1)
+    settings = service_settings(target.broker, target.raw, tmp_path, splits={"all": 1000})
     values = [{"number": number, "title": f"Title {number}", "body": "Körner, grain " * 9} for number in range(20)]
     send(settings, [Raw(json.dumps(value).encode()) for value in values], articles)
-    names = {"BOOTSTRAP_SERVERS": broker.bootstrap_servers, "ARTICLES": articles, "RAW_TEXT": raw}
+    names = {"BOOTSTRAP_SERVERS": target.broker.bootstrap_servers, "ARTICLES": articles, "RAW_TEXT": target.raw}
 
     with example("faust_articles.py", "worker", directory=tmp_path, **names) as app:
-        arrived = until(lambda: len(documents(broker, raw)) == len(values), SECONDS)
+        arrived = until(lambda: len(target.documents()) == len(values), SECONDS)
         app.terminate()
         output = app.communicate(timeout=SECONDS)[0]
 
     assert arrived, output
-    assert documents(broker, raw)[3] == Document(f"Title 3\n\n{'Körner, grain ' * 9}", "article/3")
+    assert target.documents()[3] == Document(f"Title 3\n\n{'Körner, grain ' * 9}", "article/3")
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()
@@ -159,52 +163,42 @@ def test_the_faust_app_hands_articles_on(broker: Broker, topic: TopicFactory, tm
     assert sum(len(blocks) for blocks in chains.values()) > len(values)
 
 
-def test_rows_of_a_database_are_sent_by_confluent_kafka(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """In order, each once; the first column is the id."""
-    raw = topic(1)
-    rows = [(number, f'note {number}: ü, \\ and "quotes"') for number in range(500)]
-    with sqlite3.connect(tmp_path / "notes.db") as connection:
+def rows_sent(rows: Sequence[tuple[int, str]], target: Target, directory: Path, code: int = 0) -> str:
+    """Send a table of notes; return what the example says."""
+    with sqlite3.connect(directory / "notes.db") as connection:
         connection.execute("CREATE TABLE notes (id INTEGER, body TEXT)")
         connection.executemany("INSERT INTO notes VALUES (?, ?)", rows)
     connection.close()
+    query = "SELECT id, body FROM notes"
+    return said(example("sqlite_rows.py", "notes.db", query, *target.options, directory=directory), code)
 
-    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
-    output = said(example("sqlite_rows.py", "notes.db", "SELECT id, body FROM notes", *address, directory=tmp_path))
 
-    assert output == f"500 documents sent to {raw}\n"
-    assert documents(broker, raw) == [Document(text, f"notes/{number}") for number, text in rows]
+def test_rows_of_a_database_are_sent_by_confluent_kafka(target: Target, tmp_path: Path) -> None:
+    """In order, each once; the first column is the id."""
+    rows = [(number, f'note {number}: ü, \\ and "quotes"') for number in range(500)]
+
+    assert rows_sent(rows, target, tmp_path) == f"500 documents sent to {target.raw}\n"
+    assert target.documents() == [Document(text, f"notes/{number}") for number, text in rows]
 
 
 def test_lost_rows_are_told(topic: TopicFactory, broker: Broker, tmp_path: Path) -> None:
     """A record that the broker refuses ends the program with its reason."""
-    raw = topic(1, max_message_bytes=1000)
-    with sqlite3.connect(tmp_path / "notes.db") as connection:
-        connection.execute("CREATE TABLE notes (id INTEGER, body TEXT)")
-        connection.execute("INSERT INTO notes VALUES (1, ?)", (os.urandom(4000).hex(),))
-    connection.close()
-    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+    target = Target(broker, topic(1, max_message_bytes=1000))
 
-    with example("sqlite_rows.py", "notes.db", "SELECT id, body FROM notes", *address, directory=tmp_path) as process:
-        output = process.communicate(timeout=SECONDS)[0]
-
-    assert process.returncode == 1
-    assert "1 were not: " in output
+    assert "1 were not: " in rows_sent([(1, os.urandom(4000).hex())], target, tmp_path, code=1)
 
 
-def test_the_console_producer_takes_lines_of_text_and_of_json(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_the_console_producer_takes_lines_of_text_and_of_json(target: Target, tmp_path: Path) -> None:
     """The lines of examples/README.md as they stand; what has a Kafka installation gets the same options."""
-    raw = topic(1)
-    installed, ours = _shell_lines()
+    page = (EXAMPLES / "README.md").read_text()
+    installed, ours = re.findall(r"^```(?:bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "notes.txt").write_text('The mill.\n{"id": 7, "text": "The stone."}\nKörner\n')
-    lines = ours.replace("127.0.0.1:9092", broker.bootstrap_servers).replace("raw-text", raw)
-    environment: Mapping[str, str] = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    lines = ours.replace("127.0.0.1:9092", target.broker.bootstrap_servers).replace("raw-text", target.raw)
 
     done = subprocess.run(
         ["/bin/bash", "-euo", "pipefail", "-c", lines],
         cwd=tmp_path,
-        env=environment,
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -213,7 +207,7 @@ def test_the_console_producer_takes_lines_of_text_and_of_json(
     )
 
     assert done.returncode == 0, done.stderr
-    assert documents(broker, raw) == [Document("The mill."), Document("The stone.", 7), Document("Körner")]
+    assert target.documents() == [Document("The mill."), Document("The stone.", 7), Document("Körner")]
     assert installed.split()[1:] == ours.split("ConsoleProducer")[1].split()
 
 
@@ -221,11 +215,3 @@ def test_every_example_is_explained() -> None:
     """The page knows all of them."""
     page = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\]\((\w+\.py)\)", page)) == {file.name for file in EXAMPLES.glob("*.py")}
-
-
-def _shell_lines() -> tuple[str, str]:
-    """Return the page's blocks for a shell: with a Kafka installation, and without one."""
-    installed, ours = re.findall(
-        r"^```(?:bash)?\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    return installed, ours

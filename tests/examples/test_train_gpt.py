@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -85,26 +84,8 @@ class Trainer:
         self.checkpoint = directory / "gpt.pt"
         self.output = directory / "output"
         self.arguments = [str(store.path), STREAM, "--json", "--cpu", "--timeout", "120"]
-        self.arguments += [
-            "--batch-size",
-            str(BATCH),
-            "--width",
-            "16",
-            "--layers",
-            "1",
-            "--heads",
-            "2",
-            "--threads",
-            "1",
-        ]
-        self.arguments += [
-            "--checkpoint",
-            str(self.checkpoint),
-            "--save-every",
-            "3",
-            "--samples-log",
-            str(self.log_file),
-        ]
+        self.arguments += [f"--batch-size={BATCH}", "--width=16", "--layers=1", "--heads=2", "--threads=1"]
+        self.arguments += [f"--checkpoint={self.checkpoint}", "--save-every=3", f"--samples-log={self.log_file}"]
         self.arguments += ["--validation", f"{HELD_OUT}@0:2", "--validate-every", "4", "--test", f"{HELD_OUT}@2:3"]
 
     @contextmanager
@@ -135,11 +116,8 @@ class Trainer:
     def run_until(self, step: int, ranks: int) -> None:
         """Train until this step was begun, and kill all processes with SIGKILL."""
         with self.running(ranks) as process:
-            deadline = time.monotonic() + 240
-            while self.begun() < step:
-                assert process.poll() is None, self.output.read_text()
-                assert time.monotonic() < deadline, self.output.read_text()
-                time.sleep(0.02)
+            assert until(lambda: self.begun() >= step or process.poll() is not None, 240), self.output.read_text()
+            assert process.poll() is None, self.output.read_text()
 
     def log(self) -> list[dict[str, Any]]:
         """Return the lines of the log."""
