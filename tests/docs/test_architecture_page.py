@@ -1,4 +1,4 @@
-"""docs/architecture.md is a map that a person reads in one go; docs/decisions/ names code that exists."""
+"""docs/architecture.md is a map that a person reads in one go; it, SECURITY.md and docs/decisions/ name what exists."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MAP = ROOT / "docs/architecture.md"
-PAGES = [MAP, *sorted((ROOT / "docs/decisions").glob("*.md"))]
+DECISIONS = sorted((ROOT / "docs/decisions").glob("*.md"))
+PAGES = [MAP, ROOT / "SECURITY.md", *DECISIONS]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -32,4 +33,4 @@ def test_the_map_names_every_package_and_stays_short() -> None:
 def test_every_page_of_decisions_is_in_their_index() -> None:
     """None can be found by its folder alone."""
     index = (ROOT / "docs/decisions/README.md").read_text()
-    assert {f"{path.stem}.md" for path in PAGES[1:]} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
+    assert {f"{path.stem}.md" for path in DECISIONS} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))

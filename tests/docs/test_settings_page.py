@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT, page
+from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT
 from tests.app.milling.tokenizers.conftest import words
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
@@ -49,11 +49,6 @@ OTHER: Final[dict[str, Any]] = {
 def fingerprints(settings: Settings) -> set[bytes]:
     """Return those of all streams."""
     return {recipe.fingerprint for recipe in plan_topic(settings, "raw-text").recipes.values()}
-
-
-def test_the_page_is_up_to_date() -> None:
-    """`make docs` writes it."""
-    assert FILE.read_text() == page()
 
 
 def test_every_setting_stands_there_once_with_its_variable() -> None:

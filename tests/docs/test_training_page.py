@@ -102,7 +102,7 @@ def snippets() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the page's store."""
     directory = tmp_path_factory.mktemp("page")
     values = make_info(block_tokens=65).values
@@ -116,10 +116,15 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(autouse=True)
+def there(store_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in that directory, as the page is."""
+    monkeypatch.chdir(store_directory)
+
+
 @pytest.mark.slow
-def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_on_the_page_runs() -> None:
     """As it stands, one piece after the other."""
-    monkeypatch.chdir(there)
     model = torch.nn.Linear(1, 1)
     names: dict[str, Any] = {"Batches": Batches, "evaluate": lambda batch: batch.y}
     names |= {"torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters())}
@@ -152,11 +157,8 @@ def page_batches(**options: Any) -> Batches:
 @pytest.mark.parametrize(
     ("loop", "steps"), [("zip(batches, range(3))", 4), ("zip(range(3), batches)", 3), ("islice(batches, 3)", 3)]
 )
-def test_loops_of_some_steps_take_as_many_as_the_page_says(
-    there: Path, monkeypatch: pytest.MonkeyPatch, loop: str, steps: int
-) -> None:
+def test_loops_of_some_steps_take_as_many_as_the_page_says(loop: str, steps: int) -> None:
     """The trap is one."""
-    monkeypatch.chdir(there)
     batches = page_batches()
     assert f"`{loop}`" in PAGE or loop == "islice(batches, 3)"
     assert len(list(eval(loop, {"batches": batches, "islice": islice}))) == 3  # noqa: S307 - code of our own page
@@ -164,18 +166,16 @@ def test_loops_of_some_steps_take_as_many_as_the_page_says(
     assert batches.state_dict()["sample"] == 4 * steps
 
 
-def test_samples_count_from_the_first_era_that_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_count_from_the_first_era_that_is_named() -> None:
     """In the order that they have among all eras, too; three of each era."""
-    monkeypatch.chdir(there)
     whole = rows_in(page_batches(batch_size=1))
     assert len(whole) == 24
     for first, stop in [(0, 8), (2, 6), (7, 8)]:
         assert rows_in(page_batches(batch_size=1, eras=range(first, stop))) == whole[3 * first : 3 * stop]
 
 
-def test_samples_count_through_passes(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_count_through_passes() -> None:
     """Each pass has an order of its own; a batch may be of two; at the end alone something is left."""
-    monkeypatch.chdir(there)
     options: dict[str, Any] = {"eras": range(2, 6), "passes": 3}
     rows = rows_in(page_batches(batch_size=1, **options))
     passes = [rows[start : start + 12] for start in range(0, 36, 12)]
@@ -195,11 +195,8 @@ def test_samples_count_through_passes(there: Path, monkeypatch: pytest.MonkeyPat
         ({"eras": range(2, 4)}, {"eras": range(1, 4)}, False),
     ],
 )
-def test_states_are_taken_where_the_page_says(
-    there: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, Any], opened: dict[str, Any], *, taken: bool
-) -> None:
+def test_states_are_taken_where_the_page_says(saved: dict[str, Any], opened: dict[str, Any], *, taken: bool) -> None:
     """Where samples keep their numbers."""
-    monkeypatch.chdir(there)
     batches = page_batches(**opened)
     with nullcontext() if taken else pytest.raises(InputError, match="another sequence"):
         batches.load_state_dict(page_batches(**saved).skip(1).state_dict())
@@ -217,9 +214,8 @@ def test_a_second_pass_waits_for_the_end_marker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_a_mesh_share_samples() -> None:
     """What tensor and pipeline parallelism divide is the model: only data ranks get different samples, together all."""
-    monkeypatch.chdir(there)
     (snippet,) = (code for code in snippets() if "init_device_mesh" in code)
     found: dict[int, list[list[list[int]]]] = {}
     for rank in range(16):
@@ -233,11 +229,8 @@ def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("widen", [True, False])
-def test_what_is_changed_in_x_leaves_y_alone_where_the_page_says(
-    there: Path, monkeypatch: pytest.MonkeyPatch, *, widen: bool
-) -> None:
+def test_what_is_changed_in_x_leaves_y_alone_where_the_page_says(*, widen: bool) -> None:
     """Int64 tensors have memory of their own; views of one tensor as stored share it."""
-    monkeypatch.chdir(there)
     x, y = next(iter(page_batches(batch_size=2, widen=widen)))
     before = y.clone()
     x[:, 1:] = 7
