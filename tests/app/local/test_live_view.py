@@ -1,5 +1,6 @@
-"""The live view on terminals of all widths: nothing that people look for is cut."""
+"""The live view: nothing that people look for is cut on any terminal; rates, and words for brokers that are away."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +9,16 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_view import LONGEST, LiveScene, Rates, TrainingStatus, _picture, _plain_line, _short
+from tokenmill.app.local.live_view import (
+    LONGEST,
+    WINDOW_SECONDS,
+    LiveScene,
+    Rates,
+    TrainingStatus,
+    _picture,
+    _plain_line,
+    _short,
+)
 from tokenmill.app.supervisor.supervisor import Row, Status
 from tokenmill.app.telemetry.status_document import WorkerStatus
 
@@ -175,3 +185,83 @@ def test_a_log_line_has_eras_and_dead_letters_too() -> None:
 def test_a_number_has_nine_characters_at_most(number: float, text: str) -> None:
     """In full as long as people read it so, then in powers of a thousand."""
     assert _short(number) == text
+
+
+def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
+    """Return workers that have counted so many documents and tokens."""
+    return {name: {"documents": size, "tokens": size} for name, size in workers.items()}
+
+
+def test_a_rate_is_growth_over_the_last_seconds() -> None:
+    """What was long ago does not count."""
+    rates = Rates()
+    for second in range(20):
+        rates.add(float(second), counted(a=1000 if second < 10 else 1000 + 10 * (second - 9)))
+
+    assert rates.per_second("documents") == 10
+    for second in range(20, 20 + 2 * int(WINDOW_SECONDS)):
+        rates.add(float(second), counted(a=1100))
+    assert rates.per_second("documents") == 0
+
+
+def test_a_run_that_is_over_before_the_second_look_has_a_rate() -> None:
+    """A worker counts from 0 on, so what it says first was done since the look before."""
+    rates = Rates()
+    rates.add(0.0, {})
+    rates.add(2.0, counted(a=300))
+    assert rates.per_second("documents") == 150
+    rates.add(4.0, counted(a=300))
+    assert rates.per_second("documents") == 75
+
+
+def test_each_worker_has_a_rate_and_a_new_process_counts_from_0() -> None:
+    """What the process before it counted is no debt of it."""
+    rates = Rates()
+    rates.add(0.0, counted(a=100, b=5000))
+    rates.add(1.0, counted(a=140, b=60))
+
+    assert (rates.per_second("tokens", "a"), rates.per_second("tokens", "b")) == (40, 60)
+    assert rates.per_second("tokens") == 100
+    assert rates.per_second("tokens", "nobody") == 0
+
+
+def test_there_is_no_rate_before_two_looks() -> None:
+    """One look has no length."""
+    rates = Rates()
+    assert rates.per_second("tokens") == 0
+    rates.add(0.0, counted(a=5))
+    assert rates.per_second("tokens") == 0
+
+
+AWAY = "NO BROKER ANSWERS since "
+
+
+def followed(end: int | None, away_since: float | None) -> LiveScene:
+    """Return a scene of one partition, which is milled up to offset 7."""
+    mill = replace(worker("mill-1", "raw-text/0"), state="cut off" if away_since else "running")
+    shown = partition(0, end=end, lag=None if end is None else end - 7)
+    return LiveScene("raw-text at broker:9092", Status({}, (mill,), (shown,), away_since))
+
+
+def test_a_line_says_that_no_broker_answers_and_since_when() -> None:
+    """Lag is unknown then, never 0; and no mill counts as one that runs."""
+    line = _plain_line(followed(None, time.time() - 90), Rates())
+    assert AWAY in line
+    assert "(90 s)" in line
+    assert "lag unknown" in line
+    assert "0 of 1 mills" in line
+
+    line = _plain_line(followed(12, None), Rates())
+    assert AWAY not in line
+    assert "lag 5" in line
+
+
+def test_tables_say_so_too() -> None:
+    """In a line of its own, and in the worker's state."""
+    told = "\n".join(rendered(followed(None, time.time() - 90), 120))
+    assert all(words in told for words in (AWAY, "cut off", "lag unknown"))
+
+
+def test_lag_is_not_known_before_the_brokers_have_said_anything() -> None:
+    """Not even how many partitions there are."""
+    assert Status({}, (), ()).lag is None
