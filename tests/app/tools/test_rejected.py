@@ -1,6 +1,5 @@
 """What steps filter out, on a real broker: counted as it is, shown again from the raw topic, and kept on a topic."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +16,8 @@ from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.dead_letters import RecordPlace, decode_dead_letter
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
-from tokenmill.app.sources import Reading, find_sources, shape_for
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.tracing import RejectedDocument, read_rejected
-from tokenmill.app.tools.trial import TrialRun, plan_trial, trial_settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
 
@@ -119,24 +116,6 @@ def test_the_ledger_counts_as_a_count_over_the_raw_topic(filtered: Filtered) -> 
     assert figures.token_lengths == Counter((len(text.encode()) + 1).bit_length() - 1 for text in kept)
     assert retention.tokens_per_second is None or retention.tokens_per_second > 0
     assert ledger.balanced
-
-
-@pytest.mark.needs("minutes")
-def test_a_trial_of_the_same_documents_counts_the_same(filtered: Filtered, tmp_path: Path) -> None:
-    """`tokenmill try` on a file of them, without Kafka, has the figures of the ledger."""
-    file = tmp_path / "documents.jsonl"
-    file.write_text("".join(json.dumps({"id": "d", "text": text}) + "\n" for text in filtered.texts.values()))
-    settings = trial_settings(filtered.settings, filtered.raw_topic)
-    _, trial = plan_trial(settings, 3)
-    sources = find_sources(
-        [str(file)], Reading(shape_for(settings.for_topic(filtered.raw_topic), settings.max_record_bytes))
-    )
-    asyncio.run(TrialRun(trial, sources, lambda _: None).run())
-    (stream,) = in_own_loop(lambda: read_ledger(filtered.settings)).streams
-    found = trial.result()
-    assert (found.totals.kept, found.totals.tokens) == (stream.totals.kept, stream.totals.tokens)
-    assert found.totals.figures == stream.totals.figures
-    assert found.retention.funnel() == stream.retention.funnel()
 
 
 def test_verify_counts_the_same_figures(filtered: Filtered) -> None:

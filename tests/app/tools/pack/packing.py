@@ -52,14 +52,13 @@ def opened(
     settings: Settings,
     paths: Sequence[Path | str],
     reading: dict[str, Any] | None = None,
-    choice: Any = "auto",
     topic: str | None = None,
 ) -> tuple[Reading, list[DocumentSource]]:
     """Return how the sources are read, and the sources."""
     shape = shape_for(
         settings.for_topic(topic or settings.raw_topics[0]), settings.max_record_bytes, ShapeOptions(**(reading or {}))
     )
-    how = Reading(shape, choice)
+    how = Reading(shape)
     return how, find_sources([str(path) for path in paths], how)
 
 
@@ -69,13 +68,12 @@ def plan_of(
     *,
     resume: bool = True,
     reading: dict[str, Any] | None = None,
-    choice: Any = "auto",
     topic: str | None = None,
     **plan: Any,
 ) -> PackPlan:
     """Return a plan, as the command makes one."""
     name = topic or settings.raw_topics[0]
-    options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle"), "choice": choice}
+    options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle")}
     identity = run_identity(name, options, [str(path) for path in paths]) if resume else None
     whole: dict[str, Any] = {"raw_topic": name, "partitions": 2, "processes": 1, "identity": identity}
     return PackPlan(**whole | plan)
@@ -86,13 +84,12 @@ def pack_into(
     paths: Sequence[Path | str],
     *,
     reading: dict[str, Any] | None = None,
-    choice: Any = "auto",
     topic: str | None = None,
     **plan: Any,
 ) -> PackSummary:
     """Pack in this process, as the command does."""
-    how, sources = opened(settings, paths, reading, choice, topic)
-    wanted = plan_of(settings, paths, reading=reading, choice=choice, topic=topic, **plan)
+    how, sources = opened(settings, paths, reading, topic)
+    wanted = plan_of(settings, paths, reading=reading, topic=topic, **plan)
     return asyncio.run(pack(settings, sources, how, wanted))
 
 

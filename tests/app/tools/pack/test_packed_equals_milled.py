@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from tests.app.sources.files import write_jsonl, write_parquet
-from tests.app.tools.pack.packing import blocks_in, content, every_format, pack_into, require_equal, rows
+from tests.app.tools.pack.packing import blocks_in, content, every_format, opened, pack_into, require_equal, rows
 from tests.conftest import TopicFactory
 from tests.service import Service, in_own_loop, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.produce.producing import RunPlan, flush, produce
 from tokenmill.app.tools.produce.run_notes import run_identity
@@ -24,12 +23,8 @@ CHUNKS: dict[str, Any] = {"name": "chunks", "chunk_tokens": 126, "rest": "pad"}
 
 def sent(settings: Settings, topic: str, paths: list[Path], options: dict[str, Any], **plan: Any) -> None:
     """Produce, as the command does."""
-    reading = Reading(
-        shape_for(settings.for_topic(topic), settings.max_record_bytes, ShapeOptions(**options)),
-        plan.pop("choice", "auto"),
-    )
     identity = run_identity(topic, {}, [str(path) for path in paths]) if plan.pop("resume", True) else None
-    sources = find_sources([str(path) for path in paths], reading)
+    _, sources = opened(settings, paths, options, topic)
     in_own_loop(lambda: produce(settings, topic, sources, RunPlan(identity=identity, **plan)))
 
 

@@ -30,7 +30,8 @@ def test_since_begins_where_the_last_one_ended(milled: Milled, tmp_path: Path) -
     first = verified(milled, "--since", str(place))
     assert place.exists()
     again = verified(milled, "--since", str(place))
-    assert [chain["since"] for chain in first["chains"]] == [0, 0]
+    chains = [(chain["stream"], chain["partition"], chain["since"], chain["store_blocks"]) for chain in first["chains"]]
+    assert chains == [(milled.train, 0, 0, None), (milled.train, 1, 0, None)]
     assert all(chain["since"] == chain["raw_range"][1] for chain in again["chains"])
     assert first["blocks"] > again["blocks"]
 
