@@ -4,17 +4,16 @@ import json
 import re
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from tests.app.commands import invoke
+from tests.app.tools.verify.published import settle_streams
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
-from tests.service import Raw, in_own_loop, raw_records, send, service_settings
+from tests.service import Raw, raw_records, send, service_settings
 from tokenmill.app.kafka.control_log import ControlLog
-from tokenmill.app.kafka.control_topic import Settled, settle, unsettled
-from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.kafka.control_topic import Settled, unsettled
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.reference import Reference
@@ -63,9 +62,7 @@ def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_be
     """Before any mill has come to it: of a kept document, a filtered one and a dead letter; with --json the same."""
     raw, steps = topic(), ({"name": "length", "min_words": 3},)
     settings = service_settings(broker, raw, tmp_path, splits={"train": 1000}, steps=steps)
-    plan = plan_topic(settings, raw)
-    for stream, recipe in plan.recipes.items():
-        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content, plan.lists))
+    settle_streams(settings)
     send(settings, [Raw(b"a text of five words"), Raw(b"two words"), Raw(b"\xff no UTF-8"), Raw(b'{"text": 1}')])
     command = ("tail", raw, "--bootstrap-servers", settings.bootstrap_servers)
     said = [line.partition(f"{raw}/0/")[2] or line for line in invoke(*command).out.splitlines()]
@@ -175,10 +172,7 @@ def test_streams_of_another_suffix_divide_the_records_once_more() -> None:
 def test_a_first_use_is_answered_in_one_line(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """Streams are settled, and nothing is milled yet: no table of zeros; for pipes, all zeros are there."""
     settings = service_settings(broker, topic(2), tmp_path, splits=SPLITS)
-    plan = plan_topic(settings, settings.raw_topics[0])
-    in_own_loop(lambda: ensure_topics(settings))
-    for stream, recipe in plan.recipes.items():
-        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content))
+    settle_streams(settings)
     place = ["--bootstrap-servers", settings.bootstrap_servers, "--raw-topics", settings.raw_topics[0]]
     said = invoke("ledger", *place, code=0)
     found = json.loads(invoke("ledger", *place, "--json").out)

@@ -6,17 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
 
 from tests.app.commands import Told, invoke
-from tests.conftest import TopicFactory
-from tests.milled import Milled, publish
+from tests.milled import Milled
 from tests.mirrors import equal_files
-from tests.service import Raw, send
 from tests.store.chains import flip
-from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.tools.inspect.reports import inspect_segments
-from tokenmill.app.tools.repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition
 
@@ -104,23 +99,6 @@ def test_what_cannot_be_repaired_is_refused(milled: Milled, store: Path, run: Ru
     foreign = store.parent / "foreign"
     shutil.copytree(store / milled.settings.streams()[1].name, foreign / stream)
     assert run("repair", stream, "--store", str(foreign), "--check").code == 6
-
-
-def test_blocks_that_were_written_again_out_of_order_are_found(milled: Milled, topic: TopicFactory) -> None:
-    """Below where a search by number looks; messages that are nobody's are passed over."""
-    settings, name = milled.settings, topic()
-    (recipe,) = (r for s, r in plan_topic(settings, milled.raw_topic).recipes.items() if s.name == milled.train)
-    chain = milled.chains[milled.train, 0][:12]
-    for first, end in ((4, 8), (0, 4), (8, 10), (2, 6), (10, 12)):
-        publish(settings, name, recipe.fingerprint, chain[first:end], chain[first - 1].chain if first else bytes(16))
-    publish(settings, name, bytes(16), chain[:2], bytes(16))
-    send(settings, [Raw(b"nobody's")], name)
-    donor = TopicDonor(settings, recipe, TopicPartition(name, 0))
-    for first, end in ((0, 12), (1, 3), (5, 12), (9, 20)):
-        found = {given.number: (given.tokens, given.entry) for given in donor(first, end)}
-        # The message of 0 to 3 does not lead from its first hash to its last; 2 and 3 stand in another as well.
-        wanted = [block for block in chain[2:] if first <= block.number < end]
-        assert found == {block.number: (block.tokens, block.entry) for block in wanted}
 
 
 def test_old_segments_are_retired_by_command(milled: Milled, store: Path, run: Run) -> None:

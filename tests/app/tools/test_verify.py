@@ -8,26 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import RecordsToDelete
 
 from tests.app.commands import invoke
 from tests.conftest import TopicFactory
-from tests.milled import SPLITS, Milled, all_in_eras, head, is_carry, mill_everything
+from tests.milled import SPLITS, Milled, all_in_eras, head, is_carry
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tests.store.chains import flip, make_chain, make_info
-from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.control_topic import settle, write_control
+from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools import verify as verifying
 from tokenmill.app.tools.verify import VerifyResult
 from tokenmill.app.tools.verify.verify_result import BlockBytes, compare_blocks
-from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
-from tokenmill.store import open_eras
-from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 from tokenmill.wire.pieces import decode_entry, encode_entry
 
@@ -109,38 +103,6 @@ def test_a_store_that_is_behind_is_no_difference(milled: Milled, tmp_path: Path)
         verify(bare(milled), ["nothing"])
 
 
-def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Rewritten messages are dropped and counted; rogue ones, gaps and strangers are differences; then retention."""
-    milled = mill_everything(broker, topic(2), tmp_path)
-    train, other = (stream.name for stream in milled.settings.streams())
-
-    last = {(stream, partition): last_blocks(milled, stream, partition) for stream, partition in milled.chains}
-    publish(milled.settings, train, 0, last[train, 0])
-    publish(milled.settings, train, 1, rogue_after(last[train, 1]))
-    gap = rogue_after(last[other, 0])
-    publish(
-        milled.settings,
-        other,
-        0,
-        replace(gap, first=gap.first + 5, cursor=replace(gap.cursor, block=gap.cursor.block + 5)),
-    )
-    send(milled.settings, [Raw(b"hello", 1)], f"tokens.{other}")
-
-    result = verify(bare(milled), store=milled.settings.store)
-
-    chains = {(c.stream, c.partition): c for c in result.chains}
-    assert chains[train, 0].differences == []
-    assert chains[train, 0].dropped == last[train, 0].count
-    found = [(d.side, d.kind, d.stream, d.partition, d.block) for d in result.differences]
-    assert found[0] == ("topic", "extra", train, 1, len(milled.chains[train, 1]))
-    assert found[1] == ("topic", "missing", other, 0, len(milled.chains[other, 0]))
-    assert found[2][:2] == ("topic", "foreign")
-    assert len(found) == 3
-    assert result.lost == 5
-    check_false_eras(milled, train)
-    check_retention(milled, train)
-
-
 def test_lists_of_steps_are_read_from_the_control_topic(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """Who verifies needs no file; a worker with another content is refused."""
     words = tmp_path / "words.txt"
@@ -163,46 +125,6 @@ def test_lists_of_steps_are_read_from_the_control_topic(broker: Broker, topic: T
     ((stream, recipe),) = plan.recipes.items()
     with pytest.raises(FingerprintError, match=r"steps: the stream has words\(words = .*, here words\("):
         in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content, plan.lists))
-
-
-def check_false_eras(milled: Milled, train: str) -> None:
-    """Check that an era with another hash than the blocks', and one of blocks that are not there, are named."""
-    settings = milled.settings
-    last = open_eras(settings.store, train).era(open_eras(settings.store, train).eras - 1)
-    ranges = [EraRange(part.stop, part.stop, part.after, part.after) for part in last.ranges]
-    ranges[1] = ranges[1]._replace(stop=ranges[1].stop + 1, after=bytes(16))
-    ranges[0] = ranges[0]._replace(stop=ranges[0].stop + 9, after=bytes(16))
-    false = Era(last.number + 1, last.hash, tuple(ranges), last.closed)
-    in_own_loop(lambda: write_control(settings, f"control.{train}", [(ERA_KEY, b"none"), (ERA_KEY, false.pack())]))
-
-    result = verify(bare(milled), [train], store=settings.store)
-
-    (eras,) = result.eras
-    assert (eras.ignored, eras.eras, eras.store_behind) == (1, last.number + 2, 1)
-    named = [(d.kind, d.partition, d.era, d.block) for d in result.differences if d.side == "control topic"]
-    blocks = [len(milled.chains[train, partition]) for partition in range(2)]
-    assert named == [("missing", 0, false.number, blocks[0]), ("different", 1, false.number, blocks[1] + 1)]
-
-
-def check_retention(milled: Milled, train: str) -> None:
-    """Check that what retention removed is named, and that the rest is verified."""
-    delete_before(milled.settings, TopicPartition(f"tokens.{train}", 0), 3)
-    cut = verify(bare(milled), [train], store=milled.settings.store).chains[0]
-
-    assert [difference.era is None for difference in cut.differences] == [False]
-    assert cut.topic_blocks[0] > 0
-    assert cut.topic_equal == len(milled.chains[train, 0]) - cut.topic_blocks[0]
-    assert cut.store_equal == len(milled.chains[train, 0])
-    assert "starts at offset 3 with block" in cut.notes[0]
-
-    delete_before(milled.settings, TopicPartition(milled.raw_topic, 0), 7)
-    unread = verify(bare(milled), [train], store=milled.settings.store).chains[0]
-
-    assert not unread.reference
-    assert [difference.era is None for difference in unread.differences] == [False]
-    assert unread.era_ends >= 3  # below what the topic holds, by the store
-    assert unread.store_equal == len(milled.chains[train, 0]) - unread.topic_blocks[0]
-    assert "records 0 to 6 are gone" in unread.notes[0]
 
 
 @pytest.mark.needs("minutes")
@@ -326,45 +248,3 @@ def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:
     totals.tombstones += 1
     cursor = replace(last.cursor, next_offset=last.cursor.next_offset + further)
     return replace(last, totals=totals, cursor=cursor)
-
-
-def last_blocks(milled: Milled, stream: str, partition: int) -> Message:
-    """Return a message with the chain's last two blocks."""
-    blocks = milled.chains[stream, partition][-2:]
-    before = milled.chains[stream, partition][-3].chain
-    found = head(milled.settings, stream, partition)
-    assert found is not None
-    return Message(
-        fingerprint=found.fingerprint,
-        first=blocks[0].number,
-        cursor=blocks[-1].cursor,
-        before=before,
-        after=blocks[-1].chain,
-        totals=blocks[-1].totals,
-        tokens=b"".join(block.tokens for block in blocks),
-        entries=[block.entry for block in blocks],
-    )
-
-
-def rogue_after(last: Message) -> Message:
-    """Return a message that readers accept after ``last`` and that no source makes."""
-    tokens, entry = bytes(len(last.tokens) // 2), last.entries[-1]
-    return replace(
-        last,
-        first=last.end,
-        cursor=replace(last.cursor, block=last.end + 1),
-        before=last.after,
-        after=roll(last.after, tokens, [entry])[-1],
-        tokens=tokens,
-        entries=[entry],
-    )
-
-
-def delete_before(settings: Settings, partition: TopicPartition, offset: int) -> None:
-    """Remove a partition's records below ``offset``, as retention does."""
-
-    async def run() -> None:
-        async with admin(settings) as client:
-            await client.delete_records({partition: RecordsToDelete(offset)})
-
-    in_own_loop(run)

@@ -11,6 +11,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tests.app.tools.verify.memory_stream import joined
 from tokenmill.app.kafka.control_log import IGNORE_KEY, SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.app.kafka.control_topic import read_on
 from tokenmill.app.kafka.dead_letters import NOTE, Place, RecordPlace, SourcePlace, encode_dead_letter
@@ -27,7 +28,7 @@ from tokenmill.app.tools.failed_records import (
     resend,
     skip,
 )
-from tokenmill.app.tools.repair import TopicDonor, described_in, rewrite_description
+from tokenmill.app.tools.repair import Given, TopicDonor, described_in, rewrite_description
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import NO_RECORD, Cursor, roll
@@ -335,29 +336,30 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(world: Wo
     assert (await resend(world.settings, repaired)).bytes == 8
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [5, 0, 1, 2, 3, 4], [0, 1, 2, 2, 3, 4, 5]])
+ORDERS = [[(n, n + 1) for n in numbers] for numbers in ([0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [5, 0, 1, 2, 3, 4])]
+ORDERS += [[(0, 1), (1, 2), (2, 3), (2, 3), (3, 6)], [(2, 4), (0, 2), (4, 5), (1, 3), (5, 6)]]
+"""Blocks of the messages on a token topic: in order, out of it, written again, and again with others."""
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("junk", [None, 0, 3])
-def test_a_token_topic_gives_the_blocks_that_are_asked_for(world: World, order: list[int], junk: int | None) -> None:
+def test_a_token_topic_gives_the_blocks_that_are_asked_for(
+    world: World, order: list[tuple[int, int]], junk: int | None
+) -> None:
     """Wherever they stand, whatever stands between; a message that contradicts itself gives none."""
     stream = world.stream()
     topic = stream.stream.tokens_topic
-    for place, number in enumerate(order):
+    for place, (first, end) in enumerate(order):
         if place == junk:
             world.kafka.append(topic, 0, b"junk")
             world.kafka.send(topic, 0, [replace(stream.messages[0][2], after=bytes(16))])
             world.kafka.send(topic, 0, [replace(stream.messages[0][2], fingerprint=bytes(16))])
-        world.kafka.send(topic, 0, [stream.messages[0][number]])
+        world.kafka.send(topic, 0, [joined(stream.messages[0][first:end])])
     donor = TopicDonor(world.settings, stream.recipe, TopicPartition(topic, 0))
     for first, end in ((0, 6), (2, 3), (2, 5), (5, 6), (4, 8)):
         given = {block.number: block for block in donor(first, end)}
-        assert sorted(given) == list(range(first, min(end, 6)))
-        for number, block in given.items():
-            message = stream.messages[0][number]
-            assert (block.tokens, block.entry, block.before) == (
-                bytes(message.tokens),
-                message.entries[0],
-                message.before,
-            )
+        wanted = stream.messages[0][first : min(end, 6)]
+        assert given == {m.first: Given(m.first, bytes(m.tokens), m.entries[0], m.before) for m in wanted}
     assert list(donor(6, 8)) == []
 
 

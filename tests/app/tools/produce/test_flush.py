@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.app.commands import invoke
+from tests.app.tools.verify.published import settle_streams
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop, raw_records
-from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
 from tokenmill.documents import is_flush
@@ -18,12 +17,10 @@ from tokenmill.errors import SettingsError
 
 
 def settled_with(settings: Settings, *, allow_flush: bool, suffix: str = "") -> None:
-    """Settle the topic's only stream."""
+    """Settle the topic's streams."""
     settings = settings.model_copy(update={"allow_flush": allow_flush, "stream_suffix": suffix})
     in_own_loop(lambda: ensure_topics(settings))
-    plan = plan_topic(settings, settings.raw_topics[0])
-    ((stream, recipe),) = plan.recipes.items()
-    in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))
+    settle_streams(settings)
 
 
 def test_a_flush_that_would_be_a_tombstone_is_refused(broker: Broker, topic: TopicFactory) -> None:

@@ -79,7 +79,13 @@ class World:
         self.key = options.pop("key", None)
         self.options = options
 
-    def call(self, after: int | None = None, **options: Any) -> Summary | None:
+    def call(self, **options: Any) -> Summary:
+        """Call it to its end."""
+        summary = self.killed(None, **options)
+        assert summary is not None
+        return summary
+
+    def killed(self, after: int | None, **options: Any) -> Summary | None:
         """Call it; killed after so many batches have arrived, it returns None. What is under way then may arrive."""
         return asyncio.run(self._call(after, options))
 
@@ -172,10 +178,9 @@ def test_killed_calls_send_each_document_once_and_in_order(
     all_of.corpus.grow(files=6, lines=20)
 
     for after in kills:
-        all_of.call(after)
+        all_of.killed(after)
     summary = all_of.call()
 
-    assert summary is not None
     assert_counted(all_of, summary, exactly=not kills)
     all_of.assert_once()
     quiet = world(tmp_path, small, seed, key=key)
@@ -187,7 +192,7 @@ def test_killed_calls_send_each_document_once_and_in_order(
     with small.context() as watched:
         watched.setattr("tokenmill.app.tools.produce.run_notes.read_position", None)
         again = all_of.call()
-    assert again is not None, "that all is there is noted, and still believed"
+    # That all is there is noted, and still believed.
     assert (again.before, again.documents, again.refused) == (summary.before + summary.documents, 0, summary.refused)
 
 
@@ -204,12 +209,11 @@ def test_what_was_added_is_sent_once_however_often_calls_are_killed(
     some = world(tmp_path, small, seed, on_error="dead-letter")
     some.corpus.grow(files=3, lines=12)
     for after, grows in steps:
-        some.call(after, only_new=True)
+        some.killed(after, only_new=True)
         if grows:
             some.corpus.grow(files=6, lines=8)
     last = some.call(only_new=True)
 
-    assert last is not None
     assert_counted(some, last, exactly=all(after is None for after, _ in steps))
     some.assert_once()
     for name in range(3):
@@ -219,7 +223,6 @@ def test_what_was_added_is_sent_once_however_often_calls_are_killed(
             own = [value for value in values if value in set(lines)]
             assert own == [line for line in lines if line in set(own)], "each file's lines keep their order"
     quiet = some.call()
-    assert quiet is not None
     assert (quiet.documents, quiet.before) == (0, last.before + last.documents)
 
 
@@ -236,7 +239,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -
     some = world(tmp_path, monkeypatch, seed=5)
     some.kafka.counts[RAW] = partitions
     some.corpus.grow(files=3, lines=60)
-    assert some.call() is not None
+    some.call()
     some.assert_once()
     return some
 
@@ -250,12 +253,10 @@ def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPa
             name = TopicPartition(RAW, number)
             some.kafka.forget(name, min(removed, some.kafka.logs[name].end))
         summary = some.call()
-        assert summary is not None
         assert (summary.before, summary.documents) == (total, 0)
 
     some.corpus.grow(files=1, lines=9)
     new = some.call(only_new=True)
-    assert new is not None
     assert (new.before, new.documents) == (total, len(some.corpus.documents()) - total)
 
 
@@ -286,7 +287,6 @@ def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.Monkey
 
         summary = some.call()
 
-        assert summary is not None
         assert summary.documents == lost > 0
         assert [[value for value in part if value != b"others"] for part in some.kafka.values(RAW)] == values
 
@@ -300,7 +300,7 @@ def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: py
             log.records, log.end, log.first = [], 0, 0
             log.append([(None, b"others", ())] * others)
 
-        assert some.call() is not None
+        some.call()
         found = Counter(value for part in some.kafka.values(RAW) for value in part if value != b"others")
         assert found == Counter(some.corpus.documents())
 
@@ -314,10 +314,9 @@ def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytes
 
     with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began.*--restart"):
         some.call()
-    some.call(3, restart=True)
+    some.killed(3, restart=True)
     summary = some.call()
 
-    assert summary is not None
     assert 0 < summary.before + summary.documents == total
     assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
 
@@ -365,7 +364,7 @@ def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.Monk
     some.kafka.counts[RAW] = 1
     file, lines = some.corpus.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]
     file.write_bytes(b"".join(line + b"\n" for line in lines[:30]))
-    some.call(after=2)
+    some.killed(2)
     some.call()
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     some.call(only_new=True)
@@ -455,6 +454,5 @@ def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
     some.kafka.arrive_late()
     summary = some.call()
 
-    assert summary is not None
     assert (summary.before, summary.documents) == (len(some.corpus.documents()), 0)
     some.assert_once()

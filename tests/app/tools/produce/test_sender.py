@@ -17,7 +17,7 @@ from aiokafka.errors import (
 )
 
 from tests.app.sources.reading import content_of
-from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
+from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka, Stored
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer, sending_to
 from tokenmill.app.settings import Settings
@@ -65,6 +65,18 @@ class Sending:
             self.kafka.arrive(TopicPartition(RAW, number))
         for _ in range(3):  # the future, the task that waits for it, its callback
             await asyncio.sleep(0)
+
+    def records(self, partition: int) -> list[Stored]:
+        """Return what a partition holds."""
+        return self.kafka.logs[TopicPartition(RAW, partition)].records
+
+    async def settle(self) -> None:
+        """Settle, while batches arrive."""
+        delivering = asyncio.create_task(self.kafka.deliver())
+        try:
+            await self.sender.settle()
+        finally:
+            delivering.cancel()
 
     def fail(self, error: Exception) -> None:
         """Let everything be refused from now on."""
@@ -124,16 +136,14 @@ async def test_only_the_records_that_are_refused_are_left_out(refused: set[int])
     some.sender.refuse = refuse
     some.put(0, 3, 6, 9, 12)
     await some.sender.send(0)
-    delivering = asyncio.create_task(some.kafka.deliver())
     some.put(15, 1)
-    await some.sender.settle()
+    await some.settle()
     some.put(18)
-    await some.sender.settle()
-    delivering.cancel()
+    await some.settle()
 
     assert named == sorted(refused)
     wanted = [number for number in (0, 3, 6, 9, 12, 15, 18) if number not in refused]
-    records = some.kafka.logs[TopicPartition(RAW, 0)].records
+    records = some.records(0)
     assert [int(record.value or 0) for record in records] == wanted
     marks = {int(dict(record.headers)[MARK_HEADER]) for record in records if record.headers}
     assert marks >= {some.sender.last[0]} == {wanted[-1]}
@@ -150,12 +160,9 @@ async def test_what_may_help_is_tried_again_as_it_is(error: type[KafkaError]) ->
     some.sender.refuse = lambda *_: pytest.fail("nothing is refused for good")
     some.put(0, 3)
     await some.sender.send(0)
-    delivering = asyncio.create_task(some.kafka.deliver())
-    await some.sender.settle()
-    delivering.cancel()
-    records = some.kafka.logs[TopicPartition(RAW, 0)].records
-    assert [record.value for record in records] == [b"0", b"3"]
-    assert [len(record.headers) for record in records] == [0, 1]
+    await some.settle()
+    assert [record.value for record in some.records(0)] == [b"0", b"3"]
+    assert [len(record.headers) for record in some.records(0)] == [0, 1]
 
 
 async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish() -> None:
@@ -170,12 +177,10 @@ async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish() ->
     some.put(0, 3, 6)
     await some.sender.send(0)
     some.put(1, 4)
-    delivering = asyncio.create_task(some.kafka.deliver())
     for _ in range(2):
         with pytest.raises(InputError, match=r"'a\.jsonl', 4"):
-            await some.sender.settle()
-    delivering.cancel()
-    assert [log.records[-1].value for log in (some.kafka.logs[TopicPartition(RAW, n)] for n in (0, 1))] == [b"0", b"4"]
+            await some.settle()
+    assert [some.records(number)[-1].value for number in (0, 1)] == [b"0", b"4"]
 
 
 async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
@@ -185,9 +190,8 @@ async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
         some.put(0, 3, 6)
         await some.sender.send_open()
         await some.arrive(0)
-        records = some.kafka.logs[TopicPartition(RAW, 0)].records
-        assert [record.value for record in records] == [b"0", b"3", b"6"]
-        assert [record.headers for record in records] == [(), (), ((MARK_HEADER, b"6"),) if marks else ()]
+        assert [record.value for record in some.records(0)] == [b"0", b"3", b"6"]
+        assert [record.headers for record in some.records(0)] == [(), (), ((MARK_HEADER, b"6"),) if marks else ()]
 
 
 async def test_a_batch_has_as_much_as_fits() -> None:
@@ -203,8 +207,8 @@ async def test_a_batch_has_as_much_as_fits() -> None:
     await some.arrive(0)
     await some.sender.send_open()
     await some.arrive(0, 1)
-    assert [len(some.kafka.logs[TopicPartition(RAW, number)].records) for number in range(3)] == [3, 1, 0]
-    assert some.kafka.logs[TopicPartition(RAW, 0)].records[1].key == b"key"
+    assert [len(some.records(number)) for number in range(3)] == [3, 1, 0]
+    assert some.records(0)[1].key == b"key"
 
 
 async def test_a_batch_that_does_not_fit_is_never_sent_in_part(monkeypatch: pytest.MonkeyPatch) -> None:

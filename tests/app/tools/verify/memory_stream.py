@@ -54,7 +54,7 @@ class MemoryVerification:
         fed = PartitionMill(self.plan.stages, [chain]).feed(self.kafka.logs[self.raw][records])
         single = fed.messages[self.recipe.split]
         carry = chain.carry(chain.next_offset)
-        joined = [_joined(single[first : first + blocks]) for first in range(0, len(single), blocks)]
+        joined = [joined(single[first : first + blocks]) for first in range(0, len(single), blocks)]
         return [*joined, *([carry] if carry is not None else [])]
 
     def carry_after(self, records: int) -> Message:
@@ -115,7 +115,7 @@ def miscounted(message: Message) -> Message:
     return replace(message, totals=totals)
 
 
-def _joined(messages: Sequence[Message]) -> Message:
+def joined(messages: Sequence[Message]) -> Message:
     """Return one message of the blocks of some that follow each other."""
     return replace(
         messages[-1],

@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
 from tests.app.tools.verify.memory_stream import write_store
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
+from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import settle, settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
@@ -63,7 +67,22 @@ def settled(broker: Broker, topic: TopicFactory, directory: Path, suffix: str = 
     in_own_loop(lambda: ensure_topics(settings))
     if not raw:
         send(settings, [Raw(text) for text in TEXTS])
+    return Published(settings, settle_streams(settings))
+
+
+def settle_streams(settings: Settings) -> RawTopicPlan:
+    """Settle all streams of the first raw topic, as a mill does; return what is made of it."""
     plan = plan_topic(settings, settings.raw_topics[0])
     for stream, recipe in plan.recipes.items():
-        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content))
-    return Published(settings, plan)
+        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content, plan.lists))
+    return plan
+
+
+def delete_before(settings: Settings, partition: TopicPartition, offset: int) -> None:
+    """Remove a partition's records below ``offset``, as retention does."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.delete_records({partition: RecordsToDelete(offset)})
+
+    in_own_loop(run)

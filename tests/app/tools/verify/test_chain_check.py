@@ -114,6 +114,20 @@ async def test_an_account_that_is_wrong_is_named_and_not_remembered(
     assert result.verified is None or result.verified.carry.first <= wanted[1]
 
 
+async def test_what_stands_wrongly_in_the_topic_is_named(stream: MemoryVerification) -> None:
+    """What was written again is dropped and counted; a stranger and a gap are differences."""
+    sent = stream.milled(2)[:4]
+    stream.publish([*sent, *sent[1:3]])
+    result = await stream.check()
+    assert (result.differences, result.dropped, result.topic_equal) == ([], 4, 8)
+    stream.kafka.append(stream.tokens.topic, stream.tokens.partition, b"hello")
+    assert named(await stream.check()) == [("topic", "foreign", 8)]
+    stream.kafka.logs[stream.tokens].clear()
+    stream.publish([sent[0], sent[3]])
+    result = await stream.check()
+    assert (named(result), result.lost) == ([("topic", "missing", 2)], 4)
+
+
 async def test_another_history_is_different(stream: MemoryVerification) -> None:
     """It hashes to what it says, message after message; the first block that the records do not make is named."""
     records = stream.kafka.logs[stream.raw]
@@ -271,6 +285,7 @@ async def test_ends_of_eras_are_held_against_every_block(
     result = await stream.check(stream.store(sent) if store else None, ends=ends, since=since)
     wanted = [] if wrong is None else [("control topic", "different", wrong)]
     assert named(result) == wanted
+    assert [found.era for found in result.differences] == ([] if wrong is None else [stops.index(wrong)])
     if wrong is None:
         assert result.era_ends == len(stops)
 
@@ -284,6 +299,7 @@ async def test_an_era_of_blocks_that_the_topic_lacks_is_named(
     stream.publish(sent[:20])
     result = await stream.check(ends=ends_of(stream, sent, [8, stop]))
     assert named(result) == ([("control topic", "missing", 20)] if missing else [])
+    assert [found.era for found in result.differences] == ([1] if missing else [])
     assert result.era_ends == (1 if missing else 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.sequencer.test_domain_order import plainly, signed_log
-from tests.app.tools.test_verify import delete_before
+from tests.app.tools.verify.published import delete_before
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker

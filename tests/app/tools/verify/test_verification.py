@@ -8,7 +8,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
-from tests.app.tools.verify.published import Published, settled
+from tests.app.tools.verify.published import Published, delete_before, settled
 from tests.conftest import TopicFactory
 from tests.faults.test_lost_logs import recreate
 from tokenmill.app.kafka.clients import consumer, offsets
@@ -65,6 +65,25 @@ def test_a_tail_that_was_cut_and_filled_again_is_verified_anew(published: Publis
     assert any(f"{name} partition 0 was verified from its beginning" in note for note in result.notes)
     again = verify(published.settings, store=store, since=place, processes=1)
     assert all(chain.since > 0 for chain in again.chains)
+
+
+def test_what_retention_removed_is_told_and_the_rest_is_verified(published: Published) -> None:
+    """Of the token topic: the store has it. Of the raw topic, too: topic and store are held against each other."""
+    name, settings = published.names[0], published.settings
+    sent = published.messages(name, 256)
+    published.publish(name, sent)
+    store, first, blocks = published.store({name: sent}), sent[3].first, sent[-1].end
+
+    delete_before(settings, TopicPartition(f"tokens.{name}", 0), 3)
+    (cut,) = verify(settings, [name], store=store, processes=1).chains
+    assert (cut.differences, cut.reference, cut.topic_blocks) == ([], True, (first, blocks))
+    assert (cut.topic_equal, cut.store_equal) == (blocks - first, blocks)
+    assert f"starts at offset 3 with block {first}" in cut.notes[0]
+
+    delete_before(settings, TopicPartition(settings.raw_topics[0], 0), 7)
+    (unread,) = verify(settings, [name], store=store, processes=1).chains
+    assert (unread.differences, unread.reference, unread.store_equal) == ([], False, blocks - first)
+    assert "records 0 to 6 are gone" in unread.notes[0]
 
 
 async def test_the_place_of_an_earlier_verification_counts_while_its_last_block_stands_below_it(
