@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 import numpy as np
-import pytest
 import xxhash
 
 from tests.conftest import TopicFactory
-from tests.mills import PARTITION, RECIPE, Source, flush, make_source, named, text, write
+from tests.mills import PARTITION, RECIPE, flush, make_source, named, text, write
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -101,16 +100,9 @@ def header_of(message: confluent_kafka.Message) -> bytes:
     return found
 
 
-@pytest.fixture
-def source() -> Source:
-    """Return a stream of raw bytes, four tokens a block."""
-    return make_source(RECIPE)
-
-
-async def test_another_client_reads_blocks_and_all_that_the_page_says_of_them(
-    broker: Broker, topic: TopicFactory, source: Source
-) -> None:
+async def test_another_client_reads_all_that_the_page_says(broker: Broker, topic: TopicFactory) -> None:
     """A message's value reshapes to (k, block_tokens); its header tells place, pieces, hashes and totals."""
+    source = make_source(RECIPE)
     messages = write(source, RECIPE, RECORDS, (2,), message_bytes=250, carries=(False, False, True))
     name = topic(PARTITION + 1)
     await publish(broker, name, messages)
@@ -134,21 +126,15 @@ async def test_another_client_reads_blocks_and_all_that_the_page_says_of_them(
             assert header.cursor[:3] == (last.cursor.next_offset, last.cursor.taken, len(tokens))
             assert [*cut_entries(header.entries)] == [b.entry for b in blocks[header.first : len(tokens)]]
     assert [row.tobytes() for row in tokens] == [block.tokens for block in blocks]
+    assert_tells_the_open_block(found[-1], len(blocks))
 
 
-async def test_a_carry_tells_the_open_block(broker: Broker, topic: TopicFactory, source: Source) -> None:
-    """Without blocks in its value, a carry holds the open block's tokens and pieces."""
-    messages = write(source, RECIPE, RECORDS[-1:], (1,), message_bytes=1, carries=(True,))
-    name = topic(PARTITION + 1)
-    await publish(broker, name, messages)
-
-    carry = read_with_confluent(broker, name, len(messages))[-1]
+def assert_tells_the_open_block(carry: confluent_kafka.Message, blocks: int) -> None:
+    """Check that a carry behind all records, without blocks in its value, holds the open block's tokens and pieces."""
     header = read_header(header_of(carry))
-
-    text_with_end = b"left over\x00"
-    full = len(text_with_end) // RECIPE.block_tokens * RECIPE.block_tokens
+    full = len("left over\0") // RECIPE.block_tokens * RECIPE.block_tokens
     assert (header.blocks, carry.value() or b"") == (0, b"")
-    assert header.open_tokens == text_with_end[full:]
-    assert header.cursor[:3] == (RECORDS[-1].offset + 1, 0, full // RECIPE.block_tokens)
+    assert header.open_tokens == b"left over\0"[full:]
+    assert header.cursor[:3] == (RECORDS[-1].offset + 1, 0, blocks)
     (entry,) = cut_entries(header.entries)
     assert struct.unpack_from("<IIqq", entry, 8) == (0, 0, RECORDS[-1].offset, full)

@@ -27,7 +27,7 @@ from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark, run_identity
 from tokenmill.app.tools.produce.sending import Summary
-from tokenmill.errors import InputError, SourceError
+from tokenmill.errors import InputError, SourceError, TopicError
 
 SETTINGS = Settings()
 BAD = b"no object"
@@ -423,6 +423,20 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
     asyncio.run(call())
     some.assert_once()
     assert any(mark.checkpoint.refused for mark in some.marks())
+
+
+def test_no_mark_passes_a_dead_letter_that_was_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
+    some = world(tmp_path, small, seed=5, on_error="dead-letter")
+    some.corpus.bad = 0.5
+    some.corpus.grow(files=3, lines=60)
+    some.kafka.refuse = lambda name: RecordListTooLargeError() if name.topic == DEAD else None
+    with pytest.raises(TopicError, match=f"{DEAD} refuses a record"):
+        some.call()
+    assert not any(mark.checkpoint.refused for mark in some.marks())
+    some.kafka.refuse = lambda _: None
+    some.call()
+    some.assert_once()
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -12,18 +12,16 @@ from aiokafka.admin import NewPartitions
 from tests.app.sources.reading import content_of, reading_of
 from tests.app.tools.produce.test_producing import dealt, jsonl
 from tests.conftest import TopicFactory
-from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.topics import ensure_topics, partition_count
-from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.kafka.topics import partition_count
+from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
-from tokenmill.app.sources.file_sources import CHUNK_ENTRIES
 from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import Resuming, RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
 from tokenmill.app.tools.produce.sending import Summary
-from tokenmill.errors import BrokerError, InputError, TopicError
+from tokenmill.errors import BrokerError, InputError
 
 
 def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSource], RunPlan]:
@@ -145,29 +143,6 @@ async def test_what_ended_at_a_bad_line_goes_on_without_it(
     summary = await run(settings, raw, tmp_path, on_error="skip")
 
     assert (summary.before, summary.documents, summary.refused) == (4, 6, 1)
-    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
-
-
-async def test_no_mark_passes_a_dead_letter_that_was_refused(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
-    raw = topic()
-    dead_letters = dead_letter_topic(raw)
-    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
-    lines = jsonl(tmp_path / "a.jsonl", 3 * CHUNK_ENTRIES)
-    bad = b"no JSON " * 100
-    (tmp_path / "a.jsonl").write_bytes(b"\n".join([bad, *lines]))
-    # Slow enough that the first chunk is acknowledged when later marks are written.
-    options = {"on_error": "dead-letter", "rate": 2 * sum(map(len, lines))}
-    limit_messages(settings, dead_letters, 100)
-    with pytest.raises(TopicError, match=rf"{dead_letters} refuses a record"):
-        await run(settings, raw, tmp_path, **options)
-
-    limit_messages(settings, dead_letters, 1_000_000)
-    await run(settings, raw, tmp_path, **options)
-
-    assert await content_of(settings, dead_letters, 1) == [[(None, bad)]]
     assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 
