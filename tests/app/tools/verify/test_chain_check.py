@@ -133,7 +133,7 @@ async def test_another_history_is_different(stream: MemoryVerification) -> None:
     records = stream.kafka.logs[stream.raw]
     right = records[5]
     records[5] = replace(right, value=b"next 05 of all")
-    stream.publish(stream.milled(2))
+    stream.publish(stream.milled(2)[:-1])
     records[5] = right
     result = await stream.check()
     block = 5 * 15 // 4

@@ -70,7 +70,7 @@ def test_a_tail_that_was_cut_and_filled_again_is_verified_anew(published: Publis
 def test_what_retention_removed_is_told_and_the_rest_is_verified(published: Published) -> None:
     """Of the token topic: the store has it. Of the raw topic, too: topic and store are held against each other."""
     name, settings = published.names[0], published.settings
-    sent = published.messages(name, 256)
+    sent = published.messages(name, 128)
     published.publish(name, sent)
     store, first, blocks = published.store({name: sent}), sent[3].first, sent[-1].end
 
