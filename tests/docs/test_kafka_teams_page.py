@@ -58,22 +58,13 @@ def test_what_it_calls_settings_and_reasons_is_some() -> None:
 
 ROW = {"id": 7, "body": "Grüße"}
 CHANGE = {"before": None, "after": ROW, "op": "c", "source": {"table": "articles"}}
+COLUMNS = [{"name": "id", "type": "long"}, {"name": "body", "type": "string"}]
 ENVELOPE = {
     "type": "record",
     "name": "Envelope",
     "namespace": "shop.public.articles",
     "fields": [
-        {
-            "name": "before",
-            "type": [
-                "null",
-                {
-                    "type": "record",
-                    "name": "Value",
-                    "fields": [{"name": "id", "type": "long"}, {"name": "body", "type": "string"}],
-                },
-            ],
-        },
+        {"name": "before", "type": ["null", {"type": "record", "name": "Value", "fields": COLUMNS}]},
         {"name": "after", "type": ["null", "Value"]},
         {"name": "op", "type": "string"},
     ],

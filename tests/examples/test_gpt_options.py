@@ -19,20 +19,8 @@ NO_WHOLES: Final = ("", "x", "1.5", "4.0", "nan", "inf", "True", "1e3", "0x10", 
 WHOLES: Final = (*NO_WHOLES, "0", "-1", str(1 << 63))
 NUMBERS: Final = ("", "x", "nan", "inf", "-inf", "-1", "0", "True", "1e999")
 FILES: Final = ("", ".", "/", "missing/file", "\0")
-NO_ERAS: Final = (
-    "",
-    "x",
-    "x@",
-    "@0:4",
-    "x@0",
-    "x@0:0",
-    "x@4:2",
-    "x@-1:4",
-    "x@0:1.5",
-    "x@0:4:1",
-    "x@a:b",
-    "x@0:" + "9" * 99,
-)
+NO_SPANS: Final = ("", "0", "0:0", "4:2", "-1:4", "0:1.5", "0:4:1", "a:b", "0:" + "9" * 99)
+NO_ERAS: Final = ("", "x", ":4", *(f"x@{span}" for span in NO_SPANS))
 WRONG: Final[dict[str, tuple[str, ...]]] = {
     "--mix": ("web", "web=", "web=0", "web=-1", "=1", "web=x", "web=1=2", "web=1,", "missing.toml", "web=nan"),
     "--steps": (*NO_WHOLES, "-1", str(1 << 63)),
