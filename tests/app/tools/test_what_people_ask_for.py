@@ -107,7 +107,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-@pytest.mark.parametrize(("offset", "asked"), [(2, []), (4, []), (5, [0]), (7, [0]), (8, [0, 1]), (12, [0, 1])])
+@pytest.mark.parametrize(("offset", "asked"), [(2, []), (3, []), (4, [0]), (6, [0]), (7, [0, 1]), (12, [0, 1])])
 async def test_a_record_is_skipped_by_the_mills_that_have_not_passed_it(
     world: World, offset: int, asked: list[int]
 ) -> None:

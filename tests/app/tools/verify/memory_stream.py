@@ -54,8 +54,8 @@ class MemoryVerification:
         fed = PartitionMill(self.plan.stages, [chain]).feed(self.kafka.logs[self.raw][records])
         single = fed.messages[self.recipe.split]
         carry = chain.carry(chain.next_offset)
-        joined = [joined(single[first : first + blocks]) for first in range(0, len(single), blocks)]
-        return [*joined, *([carry] if carry is not None else [])]
+        whole = [joined(single[first : first + blocks]) for first in range(0, len(single), blocks)]
+        return [*whole, *([carry] if carry is not None else [])]
 
     def carry_after(self, records: int) -> Message:
         """Return the carry behind the first so many records."""
