@@ -314,7 +314,7 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(world: Wo
         (item, "bad", b""),
     ):
         headers = encode_dead_letter(place, reason=reason, detail="", timestamp=1, original=original)
-        world.kafka.append(*topic, value, key=b"key", headers=headers)
+        world.kafka.append(topic.topic, topic.partition, value, key=b"key", headers=headers)
     done, reported = ResendOutcome(), list[int]()
 
     wish = ResendRequest(RAW, reasons=["bad"])
