@@ -33,7 +33,6 @@ OF_AIOKAFKA: Final = frozenset(
         "StaleMetadata",
     }
 )
-UNREACHED: Final = OF_AIOKAFKA | {"BrokerError"}
 OF_SOCKETS: Final = frozenset({"OSError", "EOFError"})
 """TimeoutError and ConnectionError are OSErrors, asyncio's IncompleteReadError is an EOFError. Disks have some too."""
 LINES_OF_AIOKAFKA: Final = (
@@ -56,8 +55,7 @@ class Contact:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         """Take a broker to have answered just now: there was no time to ask."""
-        self.trouble = ""
-        """The last thing that a library said of a connection that failed; empty before."""
+        self.trouble = ""  # the last thing that a library said of a connection that failed; empty before
         self._clock = clock
         self._wall = wall
         self._turned = clock()
@@ -183,7 +181,7 @@ def says_unreached(words: str) -> bool:
 
 def is_unreached(error: object) -> bool:
     """Return whether an error, or a class of errors, means that a broker could not be reached, and nothing else."""
-    if _is_a(error, UNREACHED):
+    if _is_a(error, OF_AIOKAFKA | {"BrokerError"}):
         return True
     if type(error).__name__ != "KafkaError" or not isinstance(error, Exception):
         return False

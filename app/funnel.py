@@ -182,8 +182,6 @@ BAR: Final = 40
 LABEL: Final = 26
 """Cells of a label; a longer one moves its bar."""
 EIGHTHS: Final = " ▏▎▍▌▋▊▉"
-DPI: Final = 150
-"""Dots an inch of the PNG: sharp in a paper's column."""
 NOT_CARRIED: Final = str(None)
 """What figures call the language of documents that do not carry it."""
 
@@ -235,7 +233,7 @@ def write_png(path: Path, retentions: Mapping[str, Retention]) -> None:
         else:
             row[1].set_axis_off()
     try:
-        figure.savefig(path, dpi=DPI, format="png")
+        figure.savefig(path, dpi=150, format="png")  # sharp in a paper's column
     except OSError as error:
         raise InputError(f"--plot {path} cannot be written ({error.strerror}): name a file in a directory") from error
     finally:

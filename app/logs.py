@@ -12,8 +12,6 @@ from .terminal import escaped, escaped_lines
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio", "httpx")
 """Libraries that repeat themselves, hundreds of times a second while a broker is away."""
-SEVERAL_LINES: Final = ("exception", "stack")
-"""Fields of an event that are tracebacks."""
 LINES: Final = 5
 """What one noisy logger may say ..."""
 WINDOW_SECONDS: Final = 10
@@ -117,7 +115,7 @@ def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries:
 def _escape(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Let nothing in a line but what may reach a terminal; only tracebacks and stacks are several lines."""
     return {
-        escaped(name): escaped_lines(str(value)) if name in SEVERAL_LINES else _escaped_value(value)
+        escaped(name): escaped_lines(str(value)) if name in {"exception", "stack"} else _escaped_value(value)
         for name, value in event.items()
     }
 

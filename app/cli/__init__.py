@@ -28,10 +28,6 @@ process that starts a thread for every further core would wait for such work, bu
 filter or transform does, sets the variable."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
-UNREAD: Final = 141
-"""The same of SIGPIPE, 128 + 13: who read the output has closed it. With 1, `verify` would have found a difference."""
-AGAIN_AFTER_S: Final = 0.05
-"""After a finalizer that Ctrl-C met; it takes microseconds, and nobody notices the rest."""
 
 COMMANDS: Final = {
     command: module
@@ -214,7 +210,7 @@ def _told(code: object, *, own: bool) -> int:
         warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that was not begun
         sys.unraisablehook = (lambda _: None) if own else sys.unraisablehook  # an event loop without its attributes
     if code == 1 and getattr(sys.stdout, "reader_is_gone", False):  # 1 is what typer and Rich make of it
-        return UNREAD
+        return 128 + signal.SIGPIPE  # as shells have it; with 1, `verify` would have found a difference
     return code if isinstance(code, int) else code is not None
 
 
@@ -226,7 +222,7 @@ def _end_at_once(*_: object) -> None:
 def _raise_again(lost: "sys.UnraisableHookArgs") -> None:
     """Let Ctrl-C come again, from a thread, where Python drops it, as in a finalizer; show any other error."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        again = threading.Timer(AGAIN_AFTER_S, _press_ctrl_c)
+        again = threading.Timer(0.05, _press_ctrl_c)  # the finalizer takes microseconds
         again.daemon = True
         again.start()
     else:

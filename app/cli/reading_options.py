@@ -326,8 +326,7 @@ class ProduceProgress(ProgressLine):
         super().__init__("starting")
         self._began = time.monotonic()
         self._done_before: int | None = None
-        self.latest: Summary | None = None
-        """The summary of the last call; its numbers go on growing."""
+        self.latest: Summary | None = None  # the summary of the last call; its numbers go on growing
 
     def __call__(self, summary: Summary) -> None:
         """Show how far the run is."""

@@ -27,8 +27,6 @@ from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, Reco
 from .options import All, AsJson, SomeStreams, command, option
 from .output import EscapingConsole, count, say, show, show_figures, show_json, show_table
 
-SECONDS: Final = 10.0
-"""For the answer, which a service makes from what it knows."""
 WATCH_SECONDS: Final = 2.0
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
@@ -119,7 +117,7 @@ def ask(url: str, token: SecretStr | None = None, certificate: Path | None = Non
         request = urllib.request.Request(where, headers=headers)  # noqa: S310 - as checked above
         https = urllib.request.HTTPSHandler(context=believing(certificate))
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https, SameHost)
-        with opener.open(request, timeout=SECONDS) as answer:
+        with opener.open(request, timeout=10.0) as answer:  # which a service makes from what it knows
             document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()

@@ -284,8 +284,6 @@ def describe_command(
 
 LOOK_SECONDS: Final = 1.0
 """How often a store that is followed is looked at; the bucket is asked for nothing where the store has nothing new."""
-LONGEST_PAUSE: Final = 60.0
-"""Seconds until the next try while a bucket does not answer; the first come after one, two, four."""
 
 log = structlog.get_logger(__name__)
 
@@ -352,7 +350,7 @@ def _upload(upload: Upload, line: ProgressLine) -> None:
 async def _follow(store: Path, wanted: Sequence[str] | None, bucket: Bucket) -> None:
     """Upload what the store has, and what it gets, for ever; streams that come are taken up."""
     uploads: dict[str, Upload] = {}
-    pause = Backoff(LOOK_SECONDS, LONGEST_PAUSE)
+    pause = Backoff(LOOK_SECONDS, 60.0)  # while the bucket does not answer
 
     def step() -> bool:
         found = [_step(store, name, bucket, uploads) for name in wanted or streams_in(store)]
@@ -378,7 +376,6 @@ def _step(store: Path, name: str, bucket: Bucket, uploads: dict[str, Upload]) ->
         upload.begin()
         uploads[name] = upload
     upload = uploads[name]
-    more = upload.step()
-    if more:
+    if more := upload.step():
         log.info("uploaded", stream=name, segments=upload.segments, bytes=upload.bytes, eras=len(upload.heads.eras))
     return more

@@ -171,8 +171,6 @@ class _TrialProgressLine(ProgressLine):
 
 SHOWN_IDS = 16
 
-DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
-
 
 @command(
     "tokenizer",
@@ -253,7 +251,8 @@ def train_command(
     paths: files.Paths,
     *,
     output: Annotated[Path, option("The file to write.")] = Path("tokenizer.json"),
-    vocabulary_size: Annotated[int, option("Number of ids, the 256 bytes included.", min=257)] = DEFAULT_VOCABULARY,
+    # By default ids of uint16 with room; small models spend little on their embedding.
+    vocabulary_size: Annotated[int, option("Number of ids, the 256 bytes included.", min=257)] = 16_384,
     choice: files.SourceChoice,
 ) -> None:
     """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""

@@ -217,8 +217,7 @@ class _Demo:
         limits = WatchLimits(first_backoff=8.0)  # long enough to see the other worker do a killed one's work
         self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._show_event)
         self._killed = 0
-        self._share = 0.0
-        """How much of the text is in Kafka, 0 to 1."""
+        self._share = 0.0  # how much of the text is in Kafka, 0 to 1
         self._training_log = state.logs / "training.log"
         self._trainer = self._make_trainer()
         self._doing = STARTING

@@ -181,9 +181,6 @@ def _furthest(known: Mapping[str, Any], split: str, chain: Mapping[str, int]) ->
     return {name: max(value, before.get(name, 0)) if name in RISING else value for name, value in chain.items()}
 
 
-SUPERVISOR: Final = "supervisor"
-
-
 class WorkersCollector(Collector):
     """Says of each worker whether it works, and how often it had to be started again."""
 
@@ -254,7 +251,7 @@ class Export:
         before, self._looked = self._looked.away_since, self.look()
         self.probes.turn(self._looked.not_ready, self._looked.stopped)
         if self._turns % QUIET_TURNS == 0 or self._looked.away_since != before:
-            self.fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
+            self.fleet.heard("supervisor", os.getpid(), taken(PROCESS, BROKER))
         self._turns += 1
 
     def heard(self, worker: str, child: Child) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -33,19 +34,14 @@ from ..worker.watchdog import WatchLimits
 if TYPE_CHECKING:
     from .supervisor import Supervisor
 
-LONGEST_BEAT: Final = 16 << 20
-"""Bytes of one status line; a partition takes about 200."""
-
 
 class Child:
     """A running worker. `start` makes one; it is over when `wait` returns."""
 
     def __init__(self, process: asyncio.subprocess.Process, board: Board) -> None:
-        self.board = board
-        """What it is milling, even when it has died."""
+        self.board = board  # what it is milling, even when it has died
         self.pid = process.pid
-        self.status: Mapping[str, Any] = {}
-        """The last heartbeat; empty before the first."""
+        self.status: Mapping[str, Any] = {}  # the last heartbeat; empty before the first
         self.words: str | None = None
         self.beats = 0
         self._process = process
@@ -70,7 +66,7 @@ class Child:
         transport: asyncio.ReadTransport | None = None
         try:
             loop = asyncio.get_running_loop()
-            reader = asyncio.StreamReader(limit=LONGEST_BEAT)
+            reader = asyncio.StreamReader(limit=16 << 20)  # of one line; a partition takes about 200 bytes
             transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), heartbeats)
             with Board.file() as file:
                 notes, board = file.fileno(), Board(file.fileno())
@@ -163,41 +159,35 @@ CAUSES: Final[Mapping[Cause, str]] = {
 }
 
 
+@dataclass(eq=False)
 class WorkerSlot:
     """`keep` does the work; the fields say how it is going."""
 
-    def __init__(
-        self,
-        role: Role,
-        name: str,
-        listener: "Supervisor",
-        *,
-        settings: Settings,
-        limits: WatchLimits,
-        log: Path | None,
-        shared: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        self.role = role
-        self.name = name
-        self.child: Child | None = None
-        self.starts = 0
-        self.restarts: Counter[Cause] = Counter(dict.fromkeys(CAUSES, 0))
-        """How often the process ended and was, or will soon be, started again, by cause."""
-        self.next_start: float | None = None
-        """When, on the monotonic clock, the next process is started; None while one runs."""
-        self.stopping = False
-        """Whether we end the process ourselves, for good."""
-        self._environment = {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
-        """Ours, with exactly these settings, and no other file of settings."""
-        self._limits = limits
-        self._shared = shared
-        self._log = log
-        self._listener = listener
-        self._backoff = Backoff(limits.first_backoff, limits.longest_backoff, limits.healthy)
-        self._silent_looks = 0
-        self._verdict: str | None = None
-        self._quick_ends: list[str] = []
-        self._started = 0.0
+    role: Role
+    name: str
+    listener: "Supervisor"
+    _: KW_ONLY
+    settings: Settings
+    limits: WatchLimits
+    log: Path | None
+    shared: Mapping[str, int] = field(default_factory=dict)
+    child: Child | None = None
+    starts: int = 0
+    restarts: Counter[Cause] = field(default_factory=lambda: Counter(dict.fromkeys(CAUSES, 0)))
+    """How often the process ended and was, or will soon be, started again, by cause."""
+    next_start: float | None = None
+    """When, on the monotonic clock, the next process is started; None while one runs."""
+    stopping: bool = False
+    """Whether we end the process ourselves, for good."""
+    _silent_looks: int = 0
+    _verdict: str | None = None
+    _quick_ends: list[str] = field(default_factory=list)
+    _started: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Ours, with exactly these settings, and no other file of settings.
+        self._environment = {**os.environ, **self.settings.environment(), CONFIG_VARIABLE: os.devnull}
+        self._backoff = Backoff(self.limits.first_backoff, self.limits.longest_backoff, self.limits.healthy)
 
     @property
     def failing(self) -> str | None:
@@ -235,7 +225,7 @@ class WorkerSlot:
             except OSError as error:  # as after a process that lived for no time
                 pause = self._backoff.next()
                 self.restarts["not started"] += 1
-                self._listener.not_started(self, str(error), pause)
+                self.listener.not_started(self, str(error), pause)
                 await self._pause(pause)
                 continue
             code, reason = await self._run_one(running)
@@ -243,16 +233,16 @@ class WorkerSlot:
             if child is None:
                 return
             if code in HOPELESS_CODES:
-                self._listener.ended(self, child, reason, None)
+                self.listener.ended(self, child, reason, None)
                 raise HOPELESS_CODES[code](f"{self.name} cannot go on: {child.words or 'its log says why'}")
             lived = time.monotonic() - self._started
             self.restarts[cause := self._cause(code)] += 1
-            if lived >= self._limits.healthy:
+            if lived >= self.limits.healthy:
                 self._quick_ends.clear()
             elif cause != "broker":  # which is not its fault, and said elsewhere
                 self._quick_ends.append(describe(code, None))
             pause = self._backoff.next(lived)
-            self._listener.ended(self, child, reason, pause)
+            self.listener.ended(self, child, reason, pause)
             await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:
@@ -272,12 +262,12 @@ class WorkerSlot:
     async def _start(self) -> Child:
         self._verdict, self._silent_looks = None, 0
         command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]
-        child = self.child = await Child.start(command, self._environment, self._log, self._shared)
+        child = self.child = await Child.start(command, self._environment, self.log, self.shared)
         self.starts += 1
         return child
 
     async def _run_one(self, child: Child) -> tuple[int, str]:
-        self._listener.started(self, child)
+        self.listener.started(self, child)
         waiter = asyncio.ensure_future(child.wait())
         try:
             beats = 0
@@ -286,8 +276,8 @@ class WorkerSlot:
             code = await waiter
         except BaseException:  # cancelled
             self.stopping = True
-            code = await child.end(self._limits.grace)
-            self._listener.ended(self, child, describe(code, child.words), None)
+            code = await child.end(self.limits.grace)
+            self.listener.ended(self, child, describe(code, child.words), None)
             self.child = None
             raise
         return code, self._verdict or describe(code, child.words)  # our own reason if it was we who killed it
@@ -304,10 +294,10 @@ class WorkerSlot:
             self._silent_looks = 0
             if store := child.status.get("store"):
                 self._environment[STORE_VARIABLE] = store
-            self._listener.heard(self, child)
+            self.listener.heard(self, child)
             return child.beats
         self._silent_looks += 1
-        limit = self._limits.heartbeat if self.ready else max(self._limits.heartbeat, self._limits.start)
+        limit = self.limits.heartbeat if self.ready else max(self.limits.heartbeat, self.limits.start)
         if self._silent_looks * LOOK_SECONDS >= limit:
             self.kill(f"no heartbeat for {limit:.0f} s")
         return beats
@@ -321,17 +311,13 @@ def describe(code: int, words: str | None) -> str:
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-"""Seconds until the next start; doubled each time, and the first again after as long a life."""
-
 
 async def keep_uploading(settings: Settings, address: str, grace: float) -> None:
     """Have the store brought into a bucket until cancelled; the upload has ``grace`` seconds to end in order then.
 
     One that ends is started again, whatever it ended with: neither mills nor segment worker need the bucket.
     """
-    backoff, name = Backoff(FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE), f"the upload to {address}"
+    backoff, name = Backoff(1.0, 60.0, healthy=60.0), f"the upload to {address}"
     environment = {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
     command = [sys.executable, "-P", "-m", "tokenmill.app.cli", "upload", "--to", address, "--follow"]
     while True:

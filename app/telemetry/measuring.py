@@ -137,10 +137,8 @@ class LagAge:
 
     def __init__(self) -> None:
         self._spans: deque[_Span] = deque()
-        self._last = 0
-        """The latest timestamp that was passed; 0 where none was."""
-        self._level = 0
-        """When nothing was left to be taken, the last time that somebody looked."""
+        self._last = 0  # the latest timestamp that was passed; 0 where none was
+        self._level = 0  # when nothing was left to be taken, the last time that somebody looked
 
     def begin(self, timestamp: int) -> None:
         """Continue after a record of this timestamp; 0 where there is none."""

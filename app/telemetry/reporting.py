@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Literal
 
 from prometheus_client import CollectorRegistry
@@ -200,39 +201,32 @@ QUIET_TURNS: Final = 5
 """... and the beats of which one measures: to do it each time is a third of what an idle worker does."""
 
 
+@dataclass
 class WorkerReporter:
     """Measures again and again while the event loop turns, and reports from `start` to the end of the process."""
 
-    def __init__(
-        self,
-        role: Role | Literal["mirror"],
-        settings: Settings,
-        *,
-        status: Callable[[], dict[str, Any]],
-        measure: Callable[[], None],
-        not_ready: Callable[[], str | None],
-    ) -> None:
-        """Prepare; ``measure`` sets the gauges, ``status`` and ``not_ready`` say how the worker is."""
-        self._role = role
-        self._settings = settings
-        self._status = status
-        self._measure = measure
-        self._fleet = Fleet()
-        self._probes = Probes()
-        self._not_ready = not_ready
-        self._supervised = HEARTBEAT_VARIABLE in os.environ
-        self._unsent = b""
-        self._task: asyncio.Task[None] | None = None
-        self._open = ExitStack()
+    role: Role | Literal["mirror"]
+    settings: Settings
+    _: KW_ONLY
+    status: Callable[[], dict[str, Any]]
+    measure: Callable[[], None]
+    """Sets the gauges."""
+    not_ready: Callable[[], str | None]
+    _fleet: Fleet = field(default_factory=Fleet)
+    _probes: Probes = field(default_factory=Probes)
+    _supervised: bool = field(default_factory=lambda: HEARTBEAT_VARIABLE in os.environ)
+    _unsent: bytes = b""
+    _task: asyncio.Task[None] | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
         """Report from now on; under a supervisor, which serves the numbers of all its workers, nothing is served."""
         if self._task is None:
             self._look = self._looked({})
-            for setting, end in certificate_ends(self._settings).items():
+            for setting, end in certificate_ends(self.settings).items():
                 CERTIFICATE_END.labels(setting).set(end)
             if not self._supervised:
-                self._open.enter_context(serving(self._settings, [self._fleet], self._probes, self._document))
+                self._open.enter_context(serving(self.settings, [self._fleet], self._probes, self._document))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
 
     def stop(self) -> None:
@@ -242,25 +236,25 @@ class WorkerReporter:
         self._open.close()
 
     async def _run(self) -> None:
-        outage = OutageLog(self._settings.bootstrap_servers)
+        outage = OutageLog(self.settings.bootstrap_servers)
         before: Mapping[str, Any] = {}
         quiet = 0
         while True:
             CONTACT.turn()
             if not self._supervised:  # else the supervisor says so, once for all
                 outage.look()
-            status = self._status()
+            status = self.status()
             status["waits"] = {**status.get("waits", {}), **FAILING}
             self._look = self._looked(status)
             self._probes.turn(self._look.not_ready, self._look.stopped)
             told = {**status, "away_since": CONTACT.away_since}
             quiet, before = quiet + 1 if told == before else 0, told
             if quiet % QUIET_TURNS == 0:
-                self._measure()
+                self.measure()
                 samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
                 told = {**told, "metrics": samples}
                 if not self._supervised:
-                    self._fleet.heard(self._role, os.getpid(), samples)
+                    self._fleet.heard(self.role, os.getpid(), samples)
             if self._supervised:
                 # What the pipe did not take is sent first, else a line longer than the pipe would never be whole. A
                 # supervisor that is gone ends this process, for its end of the pipe closes however it dies.
@@ -272,19 +266,19 @@ class WorkerReporter:
 
     def _looked(self, status: Mapping[str, Any]) -> StatusSnapshot:
         said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
-        away_since, servers = CONTACT.away_since, self._settings.bootstrap_servers
-        not_ready = self._not_ready() if away_since is None else no_answer(servers, away_since)
+        away_since, servers = CONTACT.away_since, self.settings.bootstrap_servers
+        not_ready = self.not_ready() if away_since is None else no_answer(servers, away_since)
         state: State = "cut off" if away_since is not None else "starting" if not_ready else "running"
-        owned, counts = tuple(sorted(said)), self._fleet.counts(self._role)
+        owned, counts = tuple(sorted(said)), self._fleet.counts(self.role)
         return StatusSnapshot(
-            role=self._role,
-            settings=self._settings,
+            role=self.role,
+            settings=self.settings,
             not_ready=not_ready,
             away_since=away_since,
             said=said,
-            owners=dict.fromkeys(said, self._role),
+            owners=dict.fromkeys(said, self.role),
             ends={name: partition.get("end") for name, partition in said.items()},
-            workers=[WorkerStatus(self._role, self._role, state, os.getpid(), 0, None, owned, counts)],
+            workers=[WorkerStatus(self.role, self.role, state, os.getpid(), 0, None, owned, counts)],
             eras=status.get("eras", {}),
             open_since=status.get("open_since", {}),
             halts=status.get("halts", {}),

@@ -31,10 +31,6 @@ BLOCKS: Final = 32
 """... and the newest blocks of each, in which documents are measured."""
 SHOWN_TOKENS: Final = 1024
 """Of the newest block, shown as text."""
-TRAINER_SECONDS: Final = 2.0
-TRAINER_BYTES: Final = 1 << 20
-RUNS: Final = 64
-"""Rows of one address."""
 PREFIX: Final = "tokenmill_trainer_"
 FIGURES: Final = frozenset({"step", "behind_eras", "tokens_total", "wait_seconds_total", "work_seconds_total"})
 
@@ -116,10 +112,10 @@ def _lengths(reader: PartitionReader) -> Counter[int]:
 
 def _trainers(address: str) -> list[dict[str, Any]]:
     rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-    connection = http.client.HTTPConnection(address, timeout=TRAINER_SECONDS)
+    connection = http.client.HTTPConnection(address, timeout=2.0)
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read(TRAINER_BYTES).decode()
+        text = connection.getresponse().read(1 << 20).decode()
         for metric in text_string_to_metric_families(text):
             for sample in metric.samples:
                 if (figure := sample.name.removeprefix(PREFIX)) in FIGURES and math.isfinite(sample.value):
@@ -129,4 +125,4 @@ def _trainers(address: str) -> list[dict[str, Any]]:
         rows.clear()
     finally:
         connection.close()
-    return [*rows.values()][:RUNS] or [{"at": address, "labels": {}, "error": "says nothing of a trainer"}]
+    return [*rows.values()][:64] or [{"at": address, "labels": {}, "error": "says nothing of a trainer"}]

@@ -200,17 +200,12 @@ CERTIFICATE_END: Final = _gauge(
 ENGINE: Final = _gauge("tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", "topic engine")
 
 
-DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
-FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
-"""A user's own function may have more, few and closed as well: they appear when they are first given."""
-
-
 def mill_at_zero(streams: Iterable[Stream]) -> None:
     """Show what a mill counts of these streams; what it has counted already stays."""
     for stream in streams:
-        for reason in DEAD_LETTER_REASONS:
+        for reason in REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}:
             DEAD_LETTERS.labels(stream.raw_topic, reason)
-        for reason in FILTER_REASONS:
+        for reason in (EMPTY, TOO_SHORT, NO_TOKENS, REJECTED):  # those of a user's own function: when first given
             FILTERED.labels(stream.raw_topic, stream.split, reason)
         RECORDS.labels(stream.raw_topic)
         CONSUMED_BYTES.labels(stream.raw_topic)

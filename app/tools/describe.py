@@ -256,26 +256,20 @@ def _run(name: str, run: RunStart) -> dict[str, Any]:
     }
 
 
-CONFORMS_TO: Final = "http://mlcommons.org/croissant/1.1"
-VERSION: Final = "1.0.0"
-"""Of the data set: appending does not change it, and whatever would is another stream."""
-CONTEXT: Final = Path(__file__).with_name("croissant_context.json")
-
-
 def croissant(facts: DataSetFacts) -> dict[str, Any]:
     """Return the JSON-LD of a stream whose segments have SHA-256s; the files' descriptions say how they are read."""
     unknown = "; ".join(f"{name} ({why})" for name, why in facts.unknown.items())
     told: dict[str, Any] = {
-        "@context": json.loads(CONTEXT.read_bytes()),
+        "@context": json.loads(Path(__file__).with_name("croissant_context.json").read_bytes()),
         "@type": "sc:Dataset",
-        "conformsTo": CONFORMS_TO,
+        "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": facts.info.name,
         "description": (
             f"Token blocks of the split {facts.info.recipe.get('split')!r} of {facts.origin}: {facts.blocks:,} blocks "
             f"of {facts.info.block_tokens} tokens, {facts.info.dtype.name}, made by TokenMill with the recipe "
             f"{facts.info.fingerprint.hex()}. Not known: {unknown or 'nothing that this format asks for'}."
         ),
-        "version": VERSION,
+        "version": "1.0.0",  # appending does not change it, and whatever would is another stream
         "isLiveDataset": facts.live,
         "prov:wasDerivedFrom": list(_derived_from(facts)),
         "prov:wasGeneratedBy": {

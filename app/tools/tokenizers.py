@@ -86,10 +86,6 @@ SPEED_SECONDS: Final = 1.0
 """How long an engine is timed, unless the text ends before."""
 BATCH: Final = 512
 """Documents in a batch: enough for what an engine needs for each call not to count."""
-SEARCHED_CHARACTERS: Final = 100_000
-"""Of each document, in the search: `tokenizers` needs a second for a few megabytes."""
-SHOWN_DIFFERENCES: Final = 20
-"""The search ends there: they have mostly one cause."""
 
 
 def report_on(
@@ -177,6 +173,6 @@ def _search(
         tick(count)
         return time.monotonic() >= ends
 
-    texts = [text[:SEARCHED_CHARACTERS] for text in sample]
-    found = list(islice(find_differences(fast, reference, texts, reference.added_tokens, until), SHOWN_DIFFERENCES))
-    return tried, found
+    texts = [text[:100_000] for text in sample]  # `tokenizers` needs a second for a few megabytes
+    differences = find_differences(fast, reference, texts, reference.added_tokens, until)
+    return tried, list(islice(differences, 20))  # they have mostly one cause

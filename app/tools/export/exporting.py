@@ -202,7 +202,7 @@ Report: TypeAlias = Callable[[int, int, str], None]
 
 
 def export(
-    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report | None = None
+    store: Path, stream: str, out: Path, *, to: FormatChoice, what: What, report: Report = lambda *_: None
 ) -> Exported:
     """Write the segments of a stream into a folder, those that it lacks; on return they are durable.
 
@@ -262,8 +262,7 @@ def export(
             folder.add(segment)
             known[partition, one.first] = segment
             result.written.append(segment)
-            if report is not None:
-                report(len(result.written), len(todo), segment.name)
+            report(len(result.written), len(todo), segment.name)
         content = folder.content_of(known)
         result.files = content.files
         writer.index(content)

@@ -28,7 +28,7 @@ from ...settings import Settings
 from ..verify.verify_result import meta_of
 from .duplicates import seen_before
 from .packed import StoredPack
-from .tracing import decode, engine_in, engine_of
+from .tracing import engine_in, engine_of
 
 
 async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         for number in range(packed.run.partitions):
             reader = open_partition(packed.store, name, number)
             last = reader.read(reader.blocks - 1) if reader.blocks > reader.first_block else None
-            sample = "" if last is None else beginning_of(decode(engine, last))
+            sample = "" if last is None else beginning_of(engine.decode(last.tolist()))
             chains.append(_report_of(settled, number, packed.head(number), packed.store, sample))
     else:
         settled = await settled_stream(settings, name)
@@ -85,7 +85,7 @@ async def _chain(
     newest = furthest([message for message in messages if not message.is_carry])
     if newest is not None:
         block = np.frombuffer(memoryview(newest.tokens)[-recipe.block_bytes :], recipe.token_dtype)
-        sample = beginning_of(decode(engine, block))
+        sample = beginning_of(engine.decode(block.tolist()))
     return _report_of(settled, partition, furthest(messages), store, sample, spans=(spans[raw], spans[tokens]))
 
 
@@ -171,7 +171,7 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start)
         "offsets": (offsets[0], offsets[1]) if offsets else None,
         "chain_before": before,
         "chain_after": chain_after(segment.rows, -1).hex() if segment.blocks else before,
-        "sample": beginning_of(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
+        "sample": beginning_of(engine_in(store, info).decode(segment.tokens[0].tolist())) if segment.blocks else "",
     }
 
 
@@ -214,7 +214,7 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
     blocks = []
     for index, entry in enumerate(message.entries):
         part = message.tokens[index * size : (index + 1) * size]
-        sample = beginning_of(decode(engine, np.frombuffer(part, dtype))) if engine is not None else None
+        sample = beginning_of(engine.decode(np.frombuffer(part, dtype).tolist())) if engine is not None else None
         pieces = [piece_values(piece) for piece in decode_entry(entry)]
         blocks.append({"block": message.first + index, "pieces": pieces, "sample": sample})
     references = split_references(message.references)

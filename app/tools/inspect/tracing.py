@@ -42,11 +42,6 @@ _UNREAD: Final = (errors.BrokerError, errors.SettingsError, errors.TopicError, e
 Place = tuple[int, int]
 
 
-def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:
-    """Return the text of token ids."""
-    return engine.decode([int(token) for token in tokens])
-
-
 def engine_of(settled: Settled) -> Engine:
     """Return the engine of a stream whose tokenizer is on its control topic."""
     return open_engine(tokenizer_of(settled), REFERENCE)
@@ -191,9 +186,9 @@ async def trace_block(
     pieces = []
     for piece, (_, stop) in zip(found.pieces, pairwise(ends), strict=True):
         place, meta = (found.recipe.raw_topic, partition, piece.offset, piece.position), meta_of(piece)
-        about = meta.get("id"), meta.get("fields", {}), decode(found.engine, found.tokens[piece.start : stop])
+        about = meta.get("id"), meta.get("fields", {}), found.engine.decode(found.tokens[piece.start : stop].tolist())
         pieces.append(TracedPiece(piece.start, stop, *place, *about, texts.get(piece.offset)))
-    text = decode(found.engine, found.tokens)
+    text = found.engine.decode(found.tokens.tolist())
     return BlockTrace(stream, partition, block, found.where, len(found.tokens), text, pieces, note)
 
 

@@ -60,8 +60,6 @@ SOURCE_LETTERS: Final = "sources"
 DEAD: Final = "dead-letters"
 REJECTED: Final = "rejected"
 """Names of a partition's files of letters; its number and a suffix follow."""
-MOST_BYTES: Final = 1 << 30
-"""Of a file here: of a million sources, ``run.json`` has a hundred megabytes."""
 _ADVICE: Final = "pack into another store, or verify this one (--verify) and keep it as it is"
 
 
@@ -168,7 +166,7 @@ class PackFiles:
     def _read(self, name: str, decode: Callable[[dict[str, Any]], T]) -> T | None:
         path = self.directory / name
         try:
-            return decode(read_json_file(path, most=MOST_BYTES))
+            return decode(read_json_file(path, most=1 << 30))  # of a million sources, a run has a hundred megabytes
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -41,8 +41,6 @@ FRAME_BYTES: Final = 61 + MARK_BYTES
 """Bytes of a batch beside its records: its head (KIP-98), and the mark."""
 SILENCE_SECONDS: Final = 60.0
 """How long no acknowledgement may arrive, a broker's restart included, before the run gives up."""
-OPEN_MILLISECONDS: Final = 10_000
-"""After which brokers end the transaction of a process that was killed in it: so long, readers wait."""
 
 
 @dataclass(slots=True)
@@ -260,7 +258,8 @@ async def fenced_producer(
 async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, int]) -> None:
     """Take the name over, and put a marker into each partition; they are there when it is granted again."""
     try:
-        client_of = producer(settings, transactional_id=name, transaction_timeout_ms=OPEN_MILLISECONDS)
+        # Brokers end the transaction of a process that was killed in it after this time: so long, readers wait.
+        client_of = producer(settings, transactional_id=name, transaction_timeout_ms=10_000)
         async with asyncio.timeout(60.0), client_of as client:  # whatever the name was used for
             await client.begin_transaction()
             manager = client._txn_manager  # noqa: SLF001 - see `fenced_producer`

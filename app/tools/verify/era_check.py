@@ -134,8 +134,7 @@ class EraCopy:
         self._mark = mark
         self._seed = row_seed(genesis.recipe.fingerprint)
         self._row = before
-        self._earlier: int | None = None
-        """The place in its commit of the row before; None where that is not known."""
+        self._earlier: int | None = None  # the place in its commit of the row before; None where that is not known
 
     @contextmanager
     def opened(self, first: int) -> Iterator[Self]:

@@ -89,8 +89,7 @@ class ChainCheck:
             store_blocks=(held.first, held.end) if held is not None else None,
         )
         self.task = task
-        self.ends: set[int] = set()
-        """The blocks before which the topic's messages end, as far as they were read ahead."""
+        self.ends: set[int] = set()  # the blocks before which the topic's messages end, as far as they were read ahead
         tokens = TopicPartition(task.tokens_topic, marks.partition)
         self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.ignored, since=task.since)
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
@@ -358,7 +357,7 @@ class _PartitionCheck:
         size = sum([len(record.value or b"") for record in records])
         first, last = records[0].offset, records[-1].offset
         cuts = {offset for check in self._checks for offset in check.carries_within(first, last)}
-        for part, sampled in self._sampler.parts(records, size, cuts):
+        for part, sampled in self._sampler.parts(records, cuts):
             self._part(part, sampled=sampled)
         for check in self._checks:
             check.remember()

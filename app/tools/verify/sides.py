@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
@@ -50,8 +51,7 @@ class StoreSide:
         self._mark, self._info, self._result = mark, info, result
         self._directory = partition_directory(store, info.name, result.partition)
         self._segment: Segment | None = None
-        self._crcs = DataCrcs(0, 0)
-        """Of all tokens of the segment below `next_block`, and of its document table."""
+        self._crcs = DataCrcs(0, 0)  # of all tokens of the segment below `next_block`, and of its document table
         if mark.damage:
             self._stop(result.difference("store", "damaged", mark.damage))
 
@@ -181,13 +181,11 @@ class TokenTopic:
         """Read ``span`` of the partition with ``client``, used by nothing else; blocks ``since`` only, where given."""
         self.next_block = since.carry.first if since is not None else 0
         self.messages = self.carry_count = self.dropped = 0
-        self.lost = 0
-        """Blocks missing before a later one; known when `take` has raised that."""
+        self.lost = 0  # blocks missing before a later one; known when `take` has raised that
         self.last: Message | None = None
         """The last message whose blocks were all taken, or a later carry: where the chain's cursor is."""
         self.first: int | None = None
-        self.carries: list[Message] = []
-        """Carries that were read and not yet checked; the check removes them."""
+        self.carries: list[Message] = []  # carries that were read and not yet checked; the check removes them
         self.ignored: set[int] = set()
         self._client, self._partition, self._recipe = client, partition, recipe
         self._span, self._ignore_list = span, ignored
@@ -196,8 +194,7 @@ class TokenTopic:
         self._messages = self._accepted()
         self._ahead: deque[AcceptedMessage] = deque()
         self._ahead_bytes = 0
-        self._passed: int | None = None
-        """The source offset at which the last block that was read ahead ends."""
+        self._passed: int | None = None  # the source offset at which the last block that was read ahead ends
         self._ended = False
         self._refused: RogueMessageError | None = None
 
@@ -476,24 +473,14 @@ class Sampler:
         self._passed = self._window = 0
         self._next: tuple[int, int] = (0, FIRST_BYTES)
 
-    def choose(self, records: Sequence[SourceRecord], size: int) -> tuple[int, int]:
-        """Return which of the next records, ``[low, high)``, are a run; ``size``: bytes of their values."""
+    def choose(self, records: Sequence[SourceRecord]) -> tuple[int, int]:
+        """Return which of the next records, ``[low, high)``, are a run."""
         if self._everything:
             return 0, len(records)
-        at, (start, stop) = self._passed, self._next
-        self._passed += size + len(records)  # even a record without a value is passed
-        if self._passed <= start:
-            return 0, 0
-        low = 0
-        for record in records:
-            if at >= start:
-                break
-            at += len(record.value or b"") + 1
-            low += 1
-        high = low
-        while high < len(records) and at < stop:
-            at += len(records[high].value or b"") + 1
-            high += 1
+        sizes = np.array([len(record.value or b"") + 1 for record in records])  # even one without a value is passed
+        begins, (start, stop) = self._passed + np.cumsum(sizes) - sizes, self._next
+        low, high = np.searchsorted(begins, self._next).tolist()
+        self._passed += int(sizes.sum())
         if self._passed >= stop:
             self._window = max(self._window + EVERY_BYTES, self._passed - self._passed % EVERY_BYTES)
             start = max(self._passed, self._window + self._random.randrange(EVERY_BYTES - RUN_BYTES))
@@ -501,10 +488,10 @@ class Sampler:
         return low, high
 
     def parts(
-        self, records: Sequence[SourceRecord], size: int, cuts: Iterable[int] = ()
+        self, records: Sequence[SourceRecord], cuts: Iterable[int] = ()
     ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
         """Divide the next records around the run among them and before the offsets ``cuts``; say what is of the run."""
-        low, high = self.choose(records, size)
+        low, high = self.choose(records)
         bounds = {0, low, high, len(records), *(sum(record.offset < cut for record in records) for cut in cuts)}
         for start, stop in pairwise(sorted(bounds)):
             yield records[start:stop], low <= start < high

@@ -136,7 +136,7 @@ def chosen(sample: ReferenceSample, sizes: list[int], place: str = "raw/0") -> l
     while at < len(RECORDS):
         for size in sizes:
             batch = RECORDS[at : at + size]
-            low, high = sampler.choose(batch, sum(len(record.value or b"") for record in batch))
+            low, high = sampler.choose(batch)
             found += [record.offset for record in batch[low:high]]
             at += size
     return found
