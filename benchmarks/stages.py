@@ -16,6 +16,8 @@ TABLE: Final = (
     ("aiokafka/producer/", "publish"),
     # TokenMill. What both sides use (chain.py, message.py, pieces.py) is left out as well.
     ("app/worker/transport.py", "fetch"),
+    ("app/worker/in_flight.py", "fetch"),
+    ("app/kafka/fetched_batches.py", "fetch"),
     ("app/kafka/token_topic.py", "decode"),
     ("app/mill/publisher.py", "publish"),
     ("app/segments/following.py", "append"),
