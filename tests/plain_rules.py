@@ -1,7 +1,7 @@
 """A checker written from docs/record_to_tokens.md alone: what becomes of a record, and the ids of a text.
 
 It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/docs/test_record_page.py` holds it
-against the product.
+against the product, and tests of decoders, splits and outcomes have their right answers from it.
 """
 
 import json

@@ -53,39 +53,24 @@ JSON: Any = {
 
 
 class Registry:
-    """A registry with schemas by id; how often each was asked for is in ``asked``."""
+    """A registry with schemas by id, or one under each; how often each was asked for is in ``asked``."""
 
-    def __init__(self, schemas: Mapping[int, RegisteredSchema]) -> None:
+    def __init__(self, schemas: Mapping[int, RegisteredSchema], every: RegisteredSchema | None = None) -> None:
         """Have these."""
-        self.schemas = dict(schemas)
+        self.schemas, self._every = dict(schemas), every
         self.asked: Counter[int] = Counter()
 
     def schema(self, number: int) -> RegisteredSchema:
         """Return one, or say that it is not there."""
         self.asked[number] += 1
-        if number not in self.schemas:
+        found = self.schemas.get(number, self._every)
+        if found is None:
             raise RegistryError(f"schema {number} is not there", definite=True)
-        return self.schemas[number]
+        return found
 
     def subjects(self, number: int) -> str:
         """Return the subject of each schema that is there."""
-        return f"pages-{number}" if number in self.schemas else ""
-
-
-class _Every:
-    """A registry that has one schema under each id."""
-
-    def __init__(self, schema: RegisteredSchema) -> None:
-        self._schema = schema
-
-    def schema(self, number: int) -> RegisteredSchema:
-        """Return it."""
-        assert number >= 0
-        return self._schema
-
-    def subjects(self, number: int) -> str:
-        """Return a subject."""
-        return f"pages-{number}"
+        return f"pages-{number}" if self._every or number in self.schemas else ""
 
 
 def avro(schema: Any, *references: tuple[str, RegisteredSchema]) -> RegisteredSchema:
@@ -94,9 +79,9 @@ def avro(schema: Any, *references: tuple[str, RegisteredSchema]) -> RegisteredSc
 
 
 EVERY_ID = {
-    "avro": _Every(avro(AVRO)),
-    "protobuf": _Every(RegisteredSchema("PROTOBUF", PROTO)),
-    "json_schema": _Every(RegisteredSchema("JSON", json.dumps(JSON))),
+    "avro": Registry({}, avro(AVRO)),
+    "protobuf": Registry({}, RegisteredSchema("PROTOBUF", PROTO)),
+    "json_schema": Registry({}, RegisteredSchema("JSON", json.dumps(JSON))),
 }
 
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -16,11 +16,15 @@ from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-NODE: Any = {
-    "type": "record",
-    "name": "Node",
-    "fields": [{"name": "text", "type": "string"}, {"name": "next", "type": ["null", "Node"]}],
-}
+TEXT: Final[Any] = {"name": "text", "type": "string"}
+
+
+def record(*fields: Any, name: str = "B") -> Any:
+    """Return the schema of a record."""
+    return {"type": "record", "name": name, "fields": [*fields]}
+
+
+NODE: Final = record(TEXT, {"name": "next", "type": ["null", "Node"]}, name="Node")
 AS_STORED = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}
 INT64 = st.integers(-(2**63), 2**63 - 1)
 pages = st.fixed_dictionaries(
@@ -55,13 +59,13 @@ def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "payload", "reason"),
     [
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "bytes"}]}, b"\x02a", "wrong_type"),
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "null"}]}, b"", "wrong_type"),
-        ({"type": "record", "name": "A", "fields": [{"name": "body", "type": "string"}]}, b"\x02a", "missing_text"),
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02\xff", "invalid_utf8"),
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x04a", "schema_mismatch"),
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02ab", "schema_mismatch"),
-        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"", "schema_mismatch"),
+        (record({"name": "text", "type": "bytes"}), b"\x02a", "wrong_type"),
+        (record({"name": "text", "type": "null"}), b"", "wrong_type"),
+        (record({"name": "body", "type": "string"}), b"\x02a", "missing_text"),
+        (record(TEXT), b"\x02\xff", "invalid_utf8"),
+        (record(TEXT), b"\x04a", "schema_mismatch"),
+        (record(TEXT), b"\x02ab", "schema_mismatch"),
+        (record(TEXT), b"", "schema_mismatch"),
         ("string", b"\x02a", "not_an_object"),
     ],
 )
@@ -81,10 +85,8 @@ def test_carried_fields_are_what_json_has(name: str) -> None:
 
 def test_references_are_resolved_as_far_as_they_go() -> None:
     """A union of records that are schemas of their own, one of which has another one in it."""
-    inner = avro({"type": "record", "name": "x.Inner", "fields": [{"name": "text", "type": "string"}]})
-    outer = avro(
-        {"type": "record", "name": "x.Outer", "fields": [{"name": "inner", "type": "Inner"}]}, ("x.Inner", inner)
-    )
+    inner = avro(record(TEXT, name="x.Inner"))
+    outer = avro(record({"name": "inner", "type": "Inner"}, name="x.Outer"), ("x.Inner", inner))
     union = avro(["x.Outer", "x.Inner"], ("x.Outer", outer), ("x.Inner", inner))
     read = value_reader(union, RULES)
     assert read(b"\0\x04hi") == {"inner": {"text": "hi"}}
@@ -105,72 +107,42 @@ def test_values_of_a_schema_in_itself_have_a_deepest_nesting(depth: int) -> None
     assert answer(decoder, value) == from_deep(200) == expected
 
 
-ODD: dict[str, Any] = {
-    "default-null": [{"name": "text", "type": "string", "default": None}],
-    "default-of-another-type": [{"name": "text", "type": "string", "default": {"a": [1]}}],
-    "default-of-a-union": [{"name": "text", "type": "string"}, {"name": "b", "type": ["null", "int"], "default": 5}],
-    "default-of-a-record": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "record", "name": "B", "fields": [{"name": "c", "type": "int"}]}, "default": {}},
-    ],
-    "default-of-an-enum": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "default": "C"},
-    ],
-    "default-of-bytes": [{"name": "text", "type": "string"}, {"name": "b", "type": "bytes", "default": "\u1234"}],
-    "default-of-an-array": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "array", "items": "int", "default": 7}, "default": "x"},
-    ],
-    "name-of-a-field": [{"name": "text", "type": "string"}, {"name": "my-field.é \0", "type": "int"}],
-    "name-of-a-type": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "fixed", "name": "9.my-type", "namespace": "a..b-c", "size": 1}},
-    ],
-    "no-name": [{"name": "text", "type": "string"}, {"name": "b", "type": {"type": "fixed", "size": 1}}],
-    "aliases": [{"name": "text", "type": "string", "aliases": "no list", "order": "sideways"}],
-    "logical-type": [{"name": "text", "type": {"type": "string", "logicalType": ["decimal"]}}],
-    "decimal-without-precision": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "bytes", "logicalType": "decimal", "scale": -3}},
-    ],
-    "symbols": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "enum", "name": "E", "symbols": ["a b", "a b", "1", ""]}},
-    ],
-    "empty-union": [{"name": "text", "type": "string"}, {"name": "b", "type": {"type": "array", "items": []}}],
-    "union-of-one-type-twice": [
-        {"name": "text", "type": "string"},
-        {"name": "b", "type": {"type": "array", "items": ["int", "int"]}},
-    ],
-    "defined-twice": [
-        {"name": "a", "type": {"type": "record", "name": "B", "fields": []}},
-        {"name": "text", "type": {"type": "record", "name": "B", "fields": []}},
-        {"name": "text", "type": "string"},
-    ],
-    "wrapped": [{"name": "text", "type": {"type": {"type": "string"}}}],
-    "attributes": [{"name": "text", "type": {"type": "string", "avro.java.string": "String", "items": 7}, "doc": 5}],
-    "a-field-twice": [{"name": "text", "type": "string"}, {"name": "text", "type": "string"}],
+def beside(kind: Any, **said: Any) -> list[Any]:
+    """Return the fields of a record: its text, and one of this type."""
+    return [TEXT, {"name": "b", "type": kind, **said}]
+
+
+ODD: dict[str, tuple[list[Any], bytes]] = {
+    "default-null": ([{**TEXT, "default": None}], b""),
+    "default-of-another-type": ([{**TEXT, "default": {"a": [1]}}], b""),
+    "default-of-a-union": (beside(["null", "int"], default=5), b"\0"),
+    "default-of-a-record": (beside(record({"name": "c", "type": "int"}), default={}), b"\0"),
+    "default-of-an-enum": (beside({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, default="C"), b"\0"),
+    "default-of-bytes": (beside("bytes", default="\u1234"), b"\0"),
+    "default-of-an-array": (beside({"type": "array", "items": "int", "default": 7}, default="x"), b"\0"),
+    "name-of-a-field": ([TEXT, {"name": "my-field.é \0", "type": "int"}], b"\0"),
+    "name-of-a-type": (beside({"type": "fixed", "name": "9.my-type", "namespace": "a..b-c", "size": 1}), b"\0"),
+    "no-name": (beside({"type": "fixed", "size": 1}), b"\0"),
+    "aliases": ([{**TEXT, "aliases": "no list", "order": "sideways"}], b""),
+    "logical-type": ([{**TEXT, "type": {"type": "string", "logicalType": ["decimal"]}}], b""),
+    "decimal-without-precision": (beside({"type": "bytes", "logicalType": "decimal", "scale": -3}), b"\0"),
+    "symbols": (beside({"type": "enum", "name": "E", "symbols": ["a b", "a b", "1", ""]}), b"\0"),
+    "empty-union": (beside({"type": "array", "items": []}), b"\0"),
+    "union-of-one-type-twice": (beside({"type": "array", "items": ["int", "int"]}), b"\0"),
+    "defined-twice": ([{"name": "a", "type": record()}, {**TEXT, "type": record()}, TEXT], b""),
+    "wrapped": ([{**TEXT, "type": {"type": {"type": "string"}}}], b""),
+    "attributes": ([{**TEXT, "type": {"type": "string", "avro.java.string": "String", "items": 7}, "doc": 5}], b""),
+    "a-field-twice": ([TEXT, TEXT], b"\x14Odd schema"),
 }
-"""Fields of writers' schemas that some registry takes, most of them by mistake of somebody."""
-NOTHING_MORE = {
-    "default-null",
-    "default-of-another-type",
-    "aliases",
-    "logical-type",
-    "defined-twice",
-    "wrapped",
-    "attributes",
-}
-"""All others have one byte more, which is a zero."""
+"""Fields of writers' schemas that some registry takes, most by mistake of somebody; and what follows the text."""
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_only_the_structure_of_a_schema_counts(name: str) -> None:
     """What a writer's schema has beside it is never used for reading."""
-    schema = {"type": "record", "name": "R", "fields": ODD[name]}
+    fields, rest = ODD[name]
+    schema = record(*fields, name="R")
     decoder = opened("avro", schemas=Registry({1: avro(schema), 2: avro({**schema, "name": "my-ns.é.R"})}))
-    rest = b"" if name in NOTHING_MORE else b"\x14Odd schema" if name == "a-field-twice" else b"\0"
     for number in (1, 2):
         assert decoder(framed(b"\x14Odd schema" + rest, number)).text == "Odd schema"
 
@@ -185,11 +157,11 @@ def doubled(levels: int, last: Any) -> Any:
     schema: Any = last
     for level in range(levels):
         fields = [{"name": "text", "type": schema}, {"name": "b", "type": f"R{level - 1}" if level else last}]
-        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+        schema = record(*fields, name=f"R{level}")
     return schema
 
 
-SMALL = {"type": "record", "name": "S", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "boolean"}]}
+SMALL = record({"name": "a", "type": "int"}, {"name": "b", "type": "boolean"})
 MANY = RULES.most_values
 
 
@@ -201,7 +173,7 @@ MANY = RULES.most_values
         ({"type": "array", "items": "null"}, number(MANY) + b"\0", "not_an_object"),
         ({"type": "array", "items": "null"}, number(MANY) + number(1) + b"\0", "too_many_values"),
         ({"type": "array", "items": "null"}, number(1) * (MANY + 1) + b"\0", "too_many_values"),
-        ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, number(9**9), "too_many_values"),
+        ({"type": "array", "items": record()}, number(9**9), "too_many_values"),
         ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, number(9**9), "too_many_values"),
         ({"type": "map", "values": "null"}, number(9**9) + b"\2a" * MANY * 2, "too_many_values"),
         ({"type": "map", "values": "null"}, number(9**9) + b"\2a", "schema_mismatch"),
@@ -229,8 +201,7 @@ def test_values_are_counted_however_few_bytes_they_take(schema: Any, payload: by
 
 def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None:
     """What a stream has begun with it keeps."""
-    schema = {"type": "record", "name": "R", "fields": [{"name": "text", "type": "string"}]}
-    schema["fields"] = [*schema["fields"], {"name": "more", "type": {"type": "array", "items": "null"}}]
+    schema = record(TEXT, {"name": "more", "type": {"type": "array", "items": "null"}})
     value = framed(b"\2a" + number(MANY) + b"\0")
     schemas = Registry({1: avro(schema)})
     assert answer(opened("avro", schemas=schemas), value) == "too_many_values"
@@ -257,4 +228,4 @@ def test_endless_nesting_does_not_end_the_process() -> None:
 def test_what_does_not_fit_is_told_apart_from_what_is_no_text() -> None:
     """The detail is for people."""
     with pytest.raises(RecordError, match="1 bytes follow the value"):
-        opened("avro", schemas=Registry({1: avro({**NODE, "fields": NODE["fields"][:1]})}))(framed(b"\x02ab"))
+        opened("avro", schemas=Registry({1: avro(record(TEXT))}))(framed(b"\x02ab"))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.plain_rules import ABSENT, PlainRules
 from tokenmill.app.milling.decoding.plain_values import find_field
 from tokenmill.app.sources.conditions import finder
 
@@ -17,30 +18,10 @@ ROWS = st.recursive(
 ).filter(lambda row: isinstance(row, dict))
 
 
-def _by_hand(row: dict[str, Any], path: str) -> tuple[bool, Any]:
-    """Tell whether there is a field, and what it is: the whole name, or object by object."""
-    if path in row:
-        return True, row[path]
-    first, dot, rest = path.partition(".")
-    if not dot or not isinstance(row.get(first), dict):
-        return False, None
-    inner = row[first]
-    while True:
-        first, dot, rest = rest.partition(".")
-        if first not in inner:
-            return False, None
-        if not dot:
-            return True, inner[first]
-        inner = inner[first]
-        if not isinstance(inner, dict):
-            return False, None
-
-
 @given(ROWS, KEYS)
 def test_a_path_is_the_key_of_that_name_or_else_leads_from_object_to_object(row: dict[str, Any], path: str) -> None:
     """For any names, with dots in any place; only the whole name may have a dot of its own."""
-    there, expected = _by_hand(row, path)
-    assert find_field(row, path, "absent") == (expected if there else "absent")
+    assert find_field(row, path, ABSENT) == PlainRules.field(row, path)
 
 
 @given(ROWS, KEYS)

@@ -58,9 +58,7 @@ def test_references_are_resolved_from_the_registry_alone() -> None:
 
 def test_deep_nesting_is_followed_as_far_as_the_parser_does() -> None:
     """By a schema that contains itself."""
-    decoder = opened(
-        "json_schema", schemas=Registry({1: RegisteredSchema("JSON", '{"additionalProperties": {"$ref": "#"}}')})
-    )
+    decoder = opened("json_schema", schemas=registered({"additionalProperties": {"$ref": "#"}}))
     deep = b'{"a":' * 900 + b'{"text": "b"}' + b"}" * 900
     assert answer(decoder, framed(deep)) in ("missing_text", "too_deep")
     assert answer(decoder, framed(b'{"a":' * 2000 + b"{}" + b"}" * 2000)) == "too_deep"

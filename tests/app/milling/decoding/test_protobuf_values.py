@@ -23,6 +23,11 @@ PAGE, PART = b"\2\2", b"\4\2\0"
 DECODER = opened("protobuf", metadata_fields=("label", "score", "title"))
 
 
+def proto3(text: str, *references: tuple[str, RegisteredSchema]) -> RegisteredSchema:
+    """Return a file as a registry has it."""
+    return RegisteredSchema("PROTOBUF", f'syntax = "proto3"; {text}', references)
+
+
 def message(**values: Any) -> Message:
     """Return a page."""
     return message_factory.GetMessageClass(FILE.message_types_by_name["Page"])(**values)
@@ -103,64 +108,45 @@ def test_strings_of_proto2_are_utf8_as_well() -> None:
 
 def test_imports_are_resolved_as_far_as_they_go() -> None:
     """By the names of the references, in folders or not."""
-    inner = RegisteredSchema("PROTOBUF", 'syntax = "proto3"; package deep; message Inner { string text = 1; }')
-    middle = RegisteredSchema(
-        "PROTOBUF",
-        'syntax = "proto3"; import "a/b/inner.proto"; message Middle { deep.Inner inner = 1; }',
-        (("a/b/inner.proto", inner),),
-    )
-    outer = RegisteredSchema(
-        "PROTOBUF",
-        'syntax = "proto3"; import "middle.proto"; message Outer { Middle middle = 1; string text = 2; }',
-        (("middle.proto", middle),),
+    inner = proto3("package deep; message Inner { string text = 1; }")
+    middle = proto3('import "a/b/inner.proto"; message Middle { deep.Inner inner = 1; }', ("a/b/inner.proto", inner))
+    outer = proto3(
+        'import "middle.proto"; message Outer { Middle middle = 1; string text = 2; }', ("middle.proto", middle)
     )
     read = value_reader(outer, RULES)
     assert read(b"\0\x0a\x06\x0a\x04\x0a\x02hi\x12\x01x") == {"middle": {"inner": {"text": "hi"}}, "text": "x"}
 
 
 NAMES = (
-    "HasField",
-    "DESCRIPTOR",
-    "ListFields",
-    "FromString",
-    "MergeFromString",
-    "__class__",
-    "__init__",
-    "Clear",
-    "self",
+    *("HasField", "DESCRIPTOR", "ListFields", "FromString", "MergeFromString"),
+    *("__class__", "__init__", "Clear", "self"),
 )
 
 
 def test_fields_may_have_any_name() -> None:
     """Also those of what the library gives each message."""
     fields = "".join(f"string {name} = {number};" for number, name in enumerate(NAMES, 1))
-    schema = RegisteredSchema("PROTOBUF", f'syntax = "proto3"; message T {{ {fields} }}')
+    schema = proto3(f"message T {{ {fields} }}")
     payload = b"".join(bytes([number << 3 | 2, 1, 64 + number]) for number in range(1, len(NAMES) + 1))
     values = {name: chr(64 + number) for number, name in enumerate(NAMES, 1)}
     assert value_reader(schema, RULES)(b"\0" + payload) == values
     types = "".join(f"message {name} {{}} enum E{number} {{ {name}_ = 0; }}" for number, name in enumerate(NAMES))
-    schema = RegisteredSchema(
-        "PROTOBUF", f'syntax = "proto3"; message T {{ {types} oneof ByteSize {{ string text = 1; }} }}'
-    )
+    schema = proto3(f"message T {{ {types} oneof ByteSize {{ string text = 1; }} }}")
     assert value_reader(schema, RULES)(b"\0\x0a\1a") == {"text": "a"}
 
 
 def test_any_json_in_a_message_is_plain() -> None:
     """Google's Struct: whoever carries a part of it gets that part, and an object in it is refused."""
-    schema = RegisteredSchema(
-        "PROTOBUF",
-        'syntax = "proto3"; import "google/protobuf/struct.proto"; message T { google.protobuf.Struct s = 1; }',
-    )
+    schema = proto3('import "google/protobuf/struct.proto"; message T { google.protobuf.Struct s = 1; }')
     struct = struct_pb2.Struct()
     struct.update({"text": "a", "n": 1.5, "b": True, "z": None, "o": {"text": "b", "l": [1, {"x": None}]}, "l": [{}]})
     payload = b"\0" + field(1, struct.SerializeToString())
     assert value_reader(schema, RULES)(payload) == {"s": json_format.MessageToDict(struct)}
-    names = ("s.n", "s.b", "s.z", "s.o.text")
-    decoder = opened("protobuf", schemas=Registry({1: schema}), text_fields=("s.text",), metadata_fields=names)
+    at = {"schemas": Registry({1: schema}), "text_fields": ("s.text",)}
+    decoder = opened("protobuf", metadata_fields=("s.n", "s.b", "s.z", "s.o.text"), **at)
     assert decoder(framed(payload)).fields == {"s.n": 1.5, "s.b": True, "s.z": None, "s.o.text": "b"}
     for name in ("s.o", "s.l", "s"):
-        carried = opened("protobuf", schemas=Registry({1: schema}), text_fields=("s.text",), metadata_fields=(name,))
-        assert answer(carried, framed(payload)) == "wrong_type"
+        assert answer(opened("protobuf", metadata_fields=(name,), **at), framed(payload)) == "wrong_type"
 
 
 def field(number: int, data: bytes) -> bytes:
@@ -235,31 +221,20 @@ def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None
 
 def test_endless_nesting_is_refused() -> None:
     """By the library, at a depth that never changes with the caller."""
-    schema = RegisteredSchema("PROTOBUF", 'syntax = "proto3"; message T { T t = 1; string text = 2; }')
+    schema = proto3("message T { T t = 1; string text = 2; }")
     decoder = opened("protobuf", schemas=Registry({1: schema}))
     payload = b"\x12\x01a"
     for _ in range(3000):
-        size, head = len(payload), b"\x0a"
-        while size > 0x7F:
-            head += bytes([size & 0x7F | 0x80])
-            size >>= 7
-        payload = head + bytes([size]) + payload
+        payload = field(1, payload)
     assert answer(decoder, framed(b"\0" + payload)) == "schema_mismatch"
 
 
 def test_files_may_be_compiled_already() -> None:
     """As clients in Python register them; with text or without, in any order."""
-    inner = 'syntax = "proto3"; message Inner { string text = 1; }'
-    texts = (
-        RegisteredSchema("PROTOBUF", inner),
-        RegisteredSchema("PROTOBUF", serialized(RegisteredSchema("PROTOBUF", inner))),
-    )
-    for first in texts:
-        outer = RegisteredSchema(
-            "PROTOBUF",
-            'syntax = "proto3"; import "inner.proto"; import "google/protobuf/any.proto"; message O { Inner i = 1; }',
-            (("inner.proto", first),),
-        )
+    inner = proto3("message Inner { string text = 1; }")
+    for first in (inner, RegisteredSchema("PROTOBUF", serialized(inner))):
+        text = 'import "inner.proto"; import "google/protobuf/any.proto"; message O { Inner i = 1; }'
+        outer = proto3(text, ("inner.proto", first))
         for schema in (outer, RegisteredSchema("PROTOBUF", serialized(outer), outer.references)):
             assert value_reader(schema, RULES)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
 
