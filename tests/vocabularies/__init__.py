@@ -8,7 +8,8 @@ takes seconds, and is kept beside the packages (`made_once`).
 from functools import cache
 
 from tests.vocabularies.files import data_file, made_once
-from tests.vocabularies.ranks import byte_level_bpe, read_ranks
+from tests.vocabularies.ranks import byte_level_bpe, convert_tekken, read_ranks
+from tests.vocabularies.sentencepiece_models import convert_sentencepiece
 
 
 @made_once
@@ -33,17 +34,12 @@ def claude() -> bytes:
 @made_once
 def mistral_sentencepiece() -> bytes:
     """Return that of Mistral 7B 0.3: SentencePiece BPE with byte fallback, 32,768 tokens."""
-    # imported here, like the others below: who wants one vocabulary does not load the libraries for all
-    from tests.vocabularies.sentencepiece_models import convert_sentencepiece  # noqa: PLC0415
-
     return convert_sentencepiece(data_file("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"))
 
 
 @made_once
 def tekken() -> bytes:
     """Return that of Mistral NeMo and later: byte-level BPE with words divided by letter case, 131,072 tokens."""
-    from tests.vocabularies.tekken_ranks import convert_tekken  # noqa: PLC0415
-
     return convert_tekken(data_file("mistral_common/data/tekken_240911.json"))
 
 
@@ -56,6 +52,7 @@ def wordpiece() -> bytes:
 @made_once
 def unigram() -> bytes:
     """Return a Unigram model trained here."""
+    # imported here, like the others below: it needs parts of `tokenizers` that later versions lack
     from tests.vocabularies.trained import train_unigram  # noqa: PLC0415
 
     return train_unigram()

@@ -11,6 +11,8 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, Final
 
+from tokenizers import Tokenizer
+
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = Path(sys.prefix) / "test-data"
 """Where the Makefile installs them: in the virtual environment, but apart from its packages."""
@@ -40,6 +42,15 @@ def added_token(number: int, name: str, *, special: bool = True) -> dict[str, An
     """Return an entry of ``added_tokens``, found in a text as it is written there."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": name, "special": special} | flags
+
+
+def library(content: bytes, *, special: bool = False) -> Tokenizer:
+    """Return the tokenizer of a file as anyone would use it, with special tokens in a text only where asked for."""
+    tokenizer = Tokenizer.from_str(content.decode())
+    tokenizer.encode_special_tokens = not special
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def made_once(make: Callable[[], bytes]) -> Callable[[], bytes]:

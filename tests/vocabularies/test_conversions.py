@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 
 from tests import vocabularies
 from tests.vocabularies import files
-from tests.vocabularies.files import data_file
-from tests.vocabularies.ranks import read_ranks
-from tests.vocabularies.tekken_ranks import read_tekken
+from tests.vocabularies.files import data_file, library
+from tests.vocabularies.ranks import read_ranks, read_tekken
 from tests.vocabularies.texts import COLLECTION, LONG, mixtures
 from tests.vocabularies.trained import TOOLS, WHOLE_WORDS
 
@@ -30,9 +29,7 @@ Encode = Callable[[str], list[int]]
 
 @cache
 def _tokenizer(vocabulary: Callable[[], bytes]) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(vocabulary().decode())
-    tokenizer.encode_special_tokens = True
-    return tokenizer
+    return library(vocabulary())
 
 
 def _ids(vocabulary: Callable[[], bytes], text: str) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from tokenmill.app.milling.tokenizers import PROBE
+from tokenmill.app.milling.tokenizers.checked import has_new_characters
 
 PROSE: Final = pydoc_data.topics.topics["lambda"] + pydoc_data.topics.topics["strings"]
 CODE: Final = inspect.getsource(json)
@@ -106,25 +107,10 @@ COLLECTION: Final = (
 )
 """Languages, code, emoji, control characters, white space, odd letters, special-looking text. `LONG` is apart."""
 
-NEW_CHARACTERS: Final = (
-    *((0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0x1ACF, 0x1ADD), (0x1AE0, 0x1AEB)),
-    *((0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4), (0xA7F1, 0xA7F1), (0x10940, 0x10959)),
-    *((0x10EC5, 0x10EC7), (0x10EFA, 0x10EFB), (0x11B60, 0x11B67), (0x11DB0, 0x11DDB), (0x11DE0, 0x11DE9)),
-    *((0x16EA0, 0x16EB8), (0x16EBB, 0x16ED3), (0x16FF2, 0x16FF6), (0x187F8, 0x187FF), (0x18D09, 0x18D1E)),
-    *((0x18D80, 0x18DF2), (0x1E6C0, 0x1E6DE), (0x1E6E0, 0x1E6F5), (0x1E6FE, 0x1E6FF), (0x2B73A, 0x2B73F)),
-    *((0x2CEA2, 0x2CEAD), (0x323B0, 0x33479)),
-)
-"""First and last code points of runs: letters, digits and marks since Unicode 17 (September 2025).
-
-Libraries with older tables divide words differently there: nothing that a test could ask of both."""
-
-
-_NEW: Final = frozenset(chr(code) for first, last in NEW_CHARACTERS for code in range(first, last + 1))
-
 
 def _disputed(character: str) -> bool:
     """Whether it is new, or a mark since Unicode 3.2: which of these NFC puts in order depends on its version."""
-    if character in _NEW:
+    if has_new_characters(character):
         return True
     return bool(unicodedata.combining(character)) and not unicodedata.ucd_3_2_0.combining(character)
 

@@ -15,8 +15,7 @@ from typing import Any, Final
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.vocabularies.files import added_token, data_file
-from tests.vocabularies.ranks import pre_tokenizer, spelled
-from tests.vocabularies.tekken_ranks import read_tekken
+from tests.vocabularies.ranks import pre_tokenizer, read_tekken, spelled
 
 LLAMA3: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"

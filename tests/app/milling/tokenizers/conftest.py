@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from tokenizers import Tokenizer
 
+from tests.vocabularies.files import added_token, tokenizer_json
 from tokenmill.app.milling.tokenizers import Engine, TokenizerFile, open_engine
 from tokenmill.app.tools.tokenizers import train_tokenizer
 
@@ -26,12 +27,23 @@ def byte_level_engine(byte_level: bytes) -> Engine:
     return open_engine(TokenizerFile("byte level", byte_level))
 
 
-AROUND: Final = {
-    "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "a", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-    "special_tokens": {"a": {"id": "a", "ids": [1], "tokens": ["a"]}},
-}
+def word_model(*names: str) -> dict[str, Any]:
+    """Return a model of words that have these names, with ids from 0 on; the first is for unknown ones."""
+    return {"type": "WordLevel", "vocab": {name: at for at, name in enumerate(names)}, "unk_token": names[0]}
+
+
+def around(*single: str, number: int = 1) -> dict[str, Any]:
+    """Return a post-processor that puts the token of this number beside each text, which stands at ``$A``."""
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [text if name == "$A" else {"SpecialToken": {"id": name, "type_id": 0}} for name in single],
+        "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name in {*single} - {"$A"}},
+    }
+
+
+AROUND: Final = around("a", "$A")
 """A post-processor for `words`, which puts ``a`` before each text."""
 
 
@@ -40,22 +52,14 @@ def words(**changed: Any) -> bytes:
 
     ``[UNK]`` is 0, ``a`` 1, ``b`` 2, and ``<eos>`` 3, a special token; ``changed`` replaces parts of the file.
     """
-    eos = {"id": 3, "content": "<eos>", "special": True}
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
-    tokenizer = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [eos | flags],
-        "normalizer": None,
+    usual = {
+        "added_tokens": [added_token(3, "<eos>")],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2, "<eos>": 3}, "unk_token": "[UNK]"},
+        "model": word_model("[UNK]", "a", "b", "<eos>"),
     }
-    content = json.dumps(tokenizer | changed)
-    Tokenizer.from_str(content)
-    return content.encode()
+    content = tokenizer_json(**usual | changed)
+    Tokenizer.from_str(content.decode())
+    return content
 
 
 @pytest.fixture

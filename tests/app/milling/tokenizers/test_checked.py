@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from unittest.mock import patch
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import numpy.typing as npt
@@ -51,22 +53,33 @@ class Wrong:
         return TokenBatch(ids, batch.offsets)
 
 
+def encoder(encode: Callable[[Sequence[str]], TokenBatch]) -> Any:
+    """Return a fast encoder that does this."""
+    return SimpleNamespace(encode=encode)
+
+
+def failing_over(part: str, encode: Callable[[Sequence[str]], TokenBatch]) -> Any:
+    """Return a fast encoder that does this, and fails as native code does where a text has this part."""
+
+    def fails(texts: Sequence[str]) -> TokenBatch:
+        if any(part in text for text in texts):
+            raise PanicError("fast panicked")
+        return encode(texts)
+
+    return encoder(fails)
+
+
 @pytest.fixture(scope="module")
 def reference(byte_level: bytes) -> HuggingFace:
     """Return the engine that says what is right."""
     return HuggingFace(byte_level)
 
 
-def test_engine_that_differs_on_the_probe_text_is_refused(reference: HuggingFace) -> None:
-    """The message says at which token, and near which text."""
+@pytest.mark.parametrize("lies_about", ["snake_case", " a <|endoftext|> b"])
+def test_engine_that_differs_on_the_probe_text_is_refused(reference: HuggingFace, lies_about: str) -> None:
+    """The message says at which token, and near which text; every added token's name is tried, in a text as well."""
     with pytest.raises(SettingsError, match=r"fast does not give the ids of tokenizers: token \d+ of a text is 7 by"):
-        Checked("fast", Wrong(reference, "snake_case"), reference)
-
-
-def test_engine_that_takes_names_of_special_tokens_for_the_tokens_is_refused(reference: HuggingFace) -> None:
-    """Every added token's name is tried, in the middle of a text as well."""
-    with pytest.raises(SettingsError, match="does not give the ids"):
-        Checked("fast", Wrong(reference, " a <|endoftext|> b"), reference)
+        Checked("fast", Wrong(reference, lies_about), reference)
 
 
 def test_sampled_text_with_other_ids_stops_the_batch(reference: HuggingFace) -> None:
@@ -130,12 +143,9 @@ def test_of_a_long_text_the_beginning_is_compared(reference: HuggingFace, monkey
 def test_ids_that_are_used_are_those_that_are_compared(reference: HuggingFace, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that is wrong in batches alone is found, too."""
     monkeypatch.setattr("tokenmill.app.milling.tokenizers.checked.SAMPLE_ONE_IN", 1)
-
-    class WrongInBatches(Wrong):
-        def encode(self, texts: Sequence[str]) -> TokenBatch:
-            return super().encode(texts) if len(texts) > 1 else reference.encode(texts)
-
-    checked = Checked("fast", WrongInBatches(reference, "second"), reference)
+    wrong = Wrong(reference, "second")
+    fast = encoder(lambda texts: wrong.encode(texts) if len(texts) > 1 else reference.encode(texts))
+    checked = Checked("fast", fast, reference)
     with pytest.raises(EngineError, match="is 7 by fast"):
         checked.encode(["first", "a second text"])
 
@@ -164,59 +174,39 @@ def _batch(texts: Sequence[Sequence[int]]) -> TokenBatch:
 
 def test_engine_that_fails_on_the_probe_text_is_refused(reference: HuggingFace) -> None:
     """Though the reference would encode all of it in its place."""
-
-    class Panicking(Wrong):
-        def encode(self, texts: Sequence[str]) -> TokenBatch:
-            if any("snake_case" in text for text in texts):
-                raise PanicError("fast panicked")
-            return super().encode(texts)
-
     with pytest.raises(SettingsError, match="fast fails on texts that every engine has to encode"):
-        Checked("fast", Panicking(reference), reference)
+        Checked("fast", failing_over("snake_case", reference.encode), reference)
 
 
 def test_engine_that_encodes_what_the_reference_cannot_is_stopped() -> None:
     """The text has no ids, so any are wrong."""
-
-    class Bold(Wrong):
-        def encode(self, texts: Sequence[str]) -> TokenBatch:
-            return self.right.encode([text.replace(HARMFUL, "aaa") for text in texts])
-
     reference = HuggingFace(panicking())
-    checked = Checked("fast", Bold(reference), reference)
+    bold = encoder(lambda texts: reference.encode([text.replace(HARMFUL, "aaa") for text in texts]))
+    checked = Checked("fast", bold, reference)
     assert not checked.encode(["one"]).failed
     with pytest.raises(EngineError, match=r"tokenizers fails on a text that fast encodes \(.*retry-limit"):
         checked._compare(HARMFUL, reference.encode(["aaa"])[0])
 
 
-class _Words:
-    """A word model that looks its words up and knows nothing of special tokens."""
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        vocabulary = {"a": 1, "b": 2, "<eos>": 3}
-        ids = [[vocabulary.get(word, 0) for word in text.split()] for text in texts]
-        flat = np.array([number for numbers in ids for number in numbers], np.uint32)
-        return TokenBatch(flat, np.cumsum([0, *map(len, ids)], dtype=np.int64))
+def look_up(texts: Sequence[str]) -> TokenBatch:
+    """Encode as a word model that knows nothing of special tokens."""
+    vocabulary = {"a": 1, "b": 2, "<eos>": 3}
+    return _batch([[vocabulary.get(word, 0) for word in text.split()] for text in texts])
 
 
 def test_name_of_a_special_token_among_the_words_is_spelled_out() -> None:
     """As `tokenizers` is made to do it; the id never stands in a block because of a text."""
     reference = HuggingFace(words())
     texts = ["a b", "a <eos> b"]
-    batch = Spelled(_Words(), reference).encode(texts)
+    batch = Spelled(encoder(look_up), reference).encode(texts)
     assert batch.ids.tolist() == reference.encode(texts).ids.tolist()
     assert 3 not in batch.ids
 
 
 def test_batch_without_one_is_the_fast_encoders() -> None:
-    """The reference is not asked: the fast encoder calls an unknown word 0, too, but this one calls it 9."""
-
-    class Nine(_Words):
-        def encode(self, texts: Sequence[str]) -> TokenBatch:
-            batch = super().encode(texts)
-            return TokenBatch(np.where(batch.ids == 0, 9, batch.ids).astype(np.uint32), batch.offsets)
-
-    assert Spelled(Nine(), HuggingFace(words())).encode(["a c", "b"]).ids.tolist() == [1, 9, 2]
+    """The reference is not asked: the fast encoder has other ids."""
+    others = encoder(lambda texts: _batch([[9] * len(text.split()) for text in texts]))
+    assert Spelled(others, HuggingFace(words())).encode(["a c", "b"]).ids.tolist() == [9, 9, 9]
 
 
 @pytest.mark.parametrize(
@@ -242,21 +232,10 @@ def test_names_of_added_tokens_beside_other_than_ascii_are_left_to_the_reference
     assert engine.encode(texts).ids.tolist() == HuggingFace(content).encode(texts).ids.tolist()
 
 
-class _Failing(_Words):
-    """A fast encoder that fails on texts with a ``b``: in a batch, and by themselves."""
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        if any("b" in text for text in texts):
-            raise PanicError("fast panicked")
-        return super().encode(texts)
-
-
 def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.LogCaptureFixture) -> None:
-    """The others stay with the fast one; the log tells."""
-    reference = HuggingFace(words())
-    spelled = Spelled(_Failing(), reference)
-    texts = ["a", "a b", "b", "a a"]
-    batch = spelled.encode(texts)
+    """In a batch, and by itself; the others stay with the fast one, and the log tells."""
+    spelled = Spelled(failing_over("b", look_up), HuggingFace(words()))
+    batch = spelled.encode(["a", "a b", "b", "a a"])
     assert [ids.tolist() for ids in batch] == [[1], [1, 2], [2], [1, 1]]
     assert spelled.failures == 2
     assert "fast panicked" in caplog.text
@@ -265,24 +244,14 @@ def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.L
 
 def test_text_on_which_both_fail_is_refused() -> None:
     """As the reference refuses it."""
-    batch = Spelled(_Never(), HuggingFace(panicking())).encode(["one", HARMFUL])
-    assert set(batch.failed) == {1}
-
-
-class _Never:
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        raise PanicError(f"not even one of {len(texts)}")
+    never = encoder(Mock(side_effect=PanicError("not even one")))
+    assert set(Spelled(never, HuggingFace(panicking())).encode(["one", HARMFUL]).failed) == {1}
 
 
 def test_no_memory_is_no_answer() -> None:
     """It says nothing about the text."""
-
-    class Full(_Words):
-        def encode(self, texts: Sequence[str]) -> TokenBatch:
-            raise MemoryError(len(texts))
-
     with pytest.raises(MemoryError):
-        Spelled(Full(), HuggingFace(words())).encode(["a"])
+        Spelled(encoder(Mock(side_effect=MemoryError)), HuggingFace(words())).encode(["a"])
 
 
 @pytest.mark.parametrize("run", [" ", "a"])
@@ -291,26 +260,18 @@ def test_uniform_text_is_the_references(run: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checked, "LONG_RUN", 4)
     reference = HuggingFace(words())
     with patch.object(reference, "encode", wraps=reference.encode) as asked:
-        Spelled(_Words(), reference).encode([f"a b{run * 2} a b a", "a b"])
+        Spelled(encoder(look_up), reference).encode([f"a b{run * 2} a b a", "a b"])
         assert not asked.called
-        Spelled(_Words(), reference).encode([f"a {run * 5} b", "a b"])
+        Spelled(encoder(look_up), reference).encode([f"a {run * 5} b", "a b"])
         assert [call.args for call in asked.call_args_list] == [([f"a {run * 5} b"],)]
 
 
 BYTES = open_engine(TokenizerFile(RAW_BYTES, None))
 
 
-@dataclass
-class WrongBytes:
-    """Raw bytes, but for texts of which ``is_wrong`` is true: they lose their last byte. Remembers its texts."""
-
-    is_wrong: Callable[[str], bool]
-    seen: list[str] = field(default_factory=list)
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return ids that are mostly right."""
-        self.seen += texts
-        return BYTES.encode([text[:-1] if self.is_wrong(text) else text for text in texts])
+def cutting(is_wrong: Callable[[str], bool]) -> Any:
+    """Return an encoder of raw bytes that loses the last one of texts of which this is true."""
+    return encoder(lambda texts: BYTES.encode([text[:-1] if is_wrong(text) else text for text in texts]))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +289,7 @@ class WrongBytes:
 def test_a_difference_is_found_and_shrunk(is_wrong: Callable[[str], bool], shortest: str | None) -> None:
     """In the text given, in a special token's name, in a category of Unicode, in white space, in a long word."""
     found = find_differences(
-        WrongBytes(is_wrong), BYTES, ["the quick brown fox jumps"], ["<pad>"], lambda tried: tried > 1e5
+        cutting(is_wrong), BYTES, ["the quick brown fox jumps"], ["<pad>"], lambda tried: tried > 1e5
     )
     difference = next(found)
     assert is_wrong(difference.text)
@@ -344,9 +305,9 @@ def test_engines_that_agree_are_tried_until_it_is_enough() -> None:
     """Nothing is yielded; the same texts are tried each time, and the caller says when to end."""
     runs = []
     for _ in range(2):
-        engine = WrongBytes(lambda _: False)
+        engine = Mock(wraps=BYTES)
         assert list(find_differences(engine, BYTES, ["one", "two"], [], lambda tried: tried >= 2 * BATCH)) == []
-        runs.append(engine.seen)
+        runs.append([text for call in engine.encode.call_args_list for text in call.args[0]])
     assert runs[0] == runs[1]
     assert runs[0][:2] == ["one", "two"]
     assert 2 * BATCH <= len(runs[0]) < 4 * BATCH
@@ -354,6 +315,6 @@ def test_engines_that_agree_are_tried_until_it_is_enough() -> None:
 
 def test_every_wrong_text_of_a_batch_is_named() -> None:
     """One difference does not hide another."""
-    found = find_differences(WrongBytes(bool), BYTES, ["a"], [], lambda _: False)
+    found = find_differences(cutting(bool), BYTES, ["a"], [], lambda _: False)
     assert next(found).text == "a"
     assert all(len(difference.text) == 1 for difference in islice(found, 20))

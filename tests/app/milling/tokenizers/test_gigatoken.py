@@ -44,14 +44,6 @@ def test_threads_share_an_engine(byte_level: bytes) -> None:
             assert list(found) == expected * 4
 
 
-def test_special_tokens_in_a_text_are_text(byte_level: bytes) -> None:
-    """The library would match their names, so it is not told of them."""
-    engine = Gigatoken(byte_level)
-    end = HuggingFace(byte_level).token_id("<|endoftext|>")
-    assert end is not None
-    assert end not in engine.encode(["a <|endoftext|> b"]).ids
-
-
 def test_what_a_file_says_of_padding_truncation_and_dropout_is_left_out(byte_level: bytes) -> None:
     """The ids are a function of the text."""
     tokenizer = Tokenizer.from_str(byte_level.decode())
@@ -117,10 +109,9 @@ def test_what_the_library_would_ignore_is_refused(byte_level: bytes, changed: di
 @pytest.mark.parametrize("name", ["end_of_word_suffix", "continuing_subword_prefix"])
 def test_models_with_marks_at_words_are_refused(byte_level: bytes, name: str) -> None:
     """The library leaves the marks out."""
-    file = json.loads(byte_level)
-    file["model"][name] = "@@"
+    model = json.loads(byte_level)["model"] | {name: "@@"}
     with pytest.raises(SettingsError, match=f"it would ignore {name}"):
-        Gigatoken(json.dumps(file).encode())
+        Gigatoken(_with(byte_level, model=model))
 
 
 def test_cache_of_words_is_thrown_away_when_the_process_has_grown(

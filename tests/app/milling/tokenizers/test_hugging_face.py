@@ -19,10 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, __version__
 
-from tests.app.milling.tokenizers.conftest import AROUND, words
+from tests.app.milling.tokenizers.conftest import around, word_model, words
 from tests.app.milling.tokenizers.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
 from tests.vocabularies import unigram
+from tests.vocabularies.files import added_token
+from tests.vocabularies.ranks import spelled
 from tokenmill.app.milling.tokenizers import (
     PROBE,
     RAW_BYTES,
@@ -58,11 +60,7 @@ def test_ids_do_not_depend_on_the_batch(byte_level_engine: Engine, batch: list[s
 def test_byte_level_tokens_spell_the_text(byte_level_engine: Engine, byte_level: bytes, text: str) -> None:
     """Each token stands for bytes (by the file's own vocabulary), and together they are the text's UTF-8."""
     names = {number: name for name, number in json.loads(byte_level)["model"]["vocab"].items()}
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's bytes_to_unicode
-    others = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
-    spelled = b"".join(bytes(byte_of[c] for c in names[number]) for number in _ids(byte_level_engine, text))
-    assert spelled == text.encode()
+    assert "".join(names[number] for number in _ids(byte_level_engine, text)) == spelled(text.encode())
     assert byte_level_engine.decode(_ids(byte_level_engine, text)) == text
 
 
@@ -84,19 +82,9 @@ def test_special_tokens_are_text_for_a_model_of_words() -> None:
 
 def test_special_tokens_are_text_for_a_unigram_model() -> None:
     """Its best path would go through ``</s>``; the text's are spelled, and nothing else changes."""
-    pieces = [
-        ["<unk>", 0.0],
-        ["</s>", 0.0],
-        ["a", -1.0],
-        ["<", -2.0],
-        ["/", -2.0],
-        ["s", -2.0],
-        [">", -2.0],
-        ["s>", -3.0],
-    ]
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": True}
-    added = [{"id": 0, "content": "<unk>"} | flags, {"id": 1, "content": "</s>"} | flags]
-    model = {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": False}
+    scores = {"<unk>": 0.0, "</s>": 0.0, "a": -1.0, "<": -2.0, "/": -2.0, "s": -2.0, ">": -2.0, "s>": -3.0}
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [*scores.items()], "byte_fallback": False}
+    added = [added_token(0, "<unk>"), added_token(1, "</s>")]
     engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
     assert _ids(engine, "a</s>a") == [2, 3, 4, 7, 2]
     assert _ids(engine, "aZa<unk>s>") == [2, 0, 2, 0, 7]
@@ -106,8 +94,7 @@ def test_special_tokens_are_text_for_a_unigram_model() -> None:
 def test_bytes_that_a_model_falls_back_to_are_no_special_tokens() -> None:
     """Who trains a BPE with byte fallback names its bytes as special tokens: the trainer has no other way."""
     names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "<", "0", "x", ">", *"CA39"]
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": True}
-    added = [{"id": number, "content": name} | flags for number, name in enumerate(names[:257])]
+    added = [added_token(number, name) for number, name in enumerate(names[:257])]
     vocabulary = {name: number for number, name in enumerate(names)}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True}
     engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
@@ -116,35 +103,18 @@ def test_bytes_that_a_model_falls_back_to_are_no_special_tokens() -> None:
 
 def test_added_tokens_that_are_not_special_are_matched() -> None:
     """As every user of the tokenizer file would have it."""
-    added = [{"id": 4, "content": "b<", "special": False, "normalized": False}]
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip"], False)
-    engine = HuggingFace(words(added_tokens=[token | flags for token in added]))
+    engine = HuggingFace(words(added_tokens=[added_token(4, "b<", special=False)]))
     assert _ids(engine, "a b< ab<b") == [1, 4, 1, 4, 2]
     assert engine.vocabulary_size == 5
 
 
+PADDING = {"strategy": {"Fixed": 9}, "direction": "Left", "pad_id": 3, "pad_type_id": 0, "pad_token": "<eos>"}
+TRUNCATION = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+
+
 @pytest.mark.parametrize(
     "changed",
-    [
-        {"truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}},
-        {
-            "padding": {
-                "strategy": {"Fixed": 9},
-                "direction": "Left",
-                "pad_id": 3,
-                "pad_type_id": 0,
-                "pad_token": "<eos>",
-            }
-        },
-        {
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [{"SpecialToken": {"id": "<eos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
-                "special_tokens": {"<eos>": {"id": "<eos>", "ids": [3], "tokens": ["<eos>"]}},
-            }
-        },
-    ],
+    [{"truncation": TRUNCATION}, {"padding": PADDING}, {"post_processor": around("<eos>", "$A", number=3)}],
     ids=["truncation", "padding", "added special tokens"],
 )
 def test_what_a_file_says_about_batches_for_models_is_ignored(changed: dict[str, Any]) -> None:
@@ -170,19 +140,10 @@ def test_many_and_long_texts_are_encoded_in_order(byte_level_engine: Engine) -> 
     assert [byte_level_engine.decode(ids.tolist()) for ids in tokens] == batch
 
 
-def test_no_texts_are_no_tokens(byte_level_engine: Engine) -> None:
-    """The batch's one offset is 0."""
-    tokens = byte_level_engine.encode([])
-    assert (len(tokens), tokens.ids.tolist(), tokens.offsets.tolist()) == (0, [], [0])
-
-
 def test_every_id_is_below_the_vocabulary_size() -> None:
     """Even where added tokens leave a hole."""
-    far = {"id": 70_000, "content": "<far>", "special": True}
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False)
-    vocabulary = {"[UNK]": 0, "a": 1, "<far>": 70_000}
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
-    engine = HuggingFace(words(added_tokens=[far | flags], model=model))
+    model = word_model("[UNK]") | {"vocab": {"[UNK]": 0, "a": 1, "<far>": 70_000}}
+    engine = HuggingFace(words(added_tokens=[added_token(70_000, "<far>")], model=model))
     assert engine.vocabulary_size == 70_001
     assert engine.token_id("<far>") == 70_000
 
@@ -196,17 +157,11 @@ def with_part(name: str, part: dict[str, Any]) -> bytes:
     ("content", "message"),
     [
         (b"{}", "cannot be loaded"),
-        (
-            with_part("pre_tokenizer", {"type": "OfNextYear"}),
-            rf"by tokenizers {__version__}.* a later version",
-        ),
-        (
-            with_part("normalizer", {"type": "Sequence", "normalizers": [{"type": "New"}]}),
-            "install that version",
-        ),
+        (with_part("pre_tokenizer", {"type": "OfNextYear"}), rf"by tokenizers {__version__}.* a later version"),
+        (with_part("normalizer", {"type": "Sequence", "normalizers": [{"type": "New"}]}), "install that version"),
         (b"\xff", "cannot be loaded"),
         (b"<html>", "cannot be loaded"),
-        (words(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}, added_tokens=[]), "unk_token"),
+        (words(model=word_model("a") | {"unk_token": "[UNK]"}, added_tokens=[]), "unk_token"),
         (words(model={"type": "BPE", "vocab": {}, "merges": []}, added_tokens=[]), "no token at all"),
     ],
 )
@@ -398,11 +353,7 @@ def test_no_character_becomes_longer_by_more_than_half_in_what_is_left_out() -> 
     """Tried with each: so a text within `max_text_bytes` stays within the limit of normalized ones."""
     from tokenizers import normalizers  # noqa: PLC0415 - of this test alone
 
-    tried = {
-        "Lowercase": normalizers.Lowercase(),
-        "Strip": normalizers.Strip(),
-        "StripAccents": normalizers.StripAccents(),
-    }
+    tried = {name: getattr(normalizers, name)() for name in ("Lowercase", "Strip", "StripAccents")}
     assert tried.keys() | {"ByteLevel", "Prepend"} == HARMLESS
     every = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     for name, normalizer in tried.items():
@@ -410,28 +361,26 @@ def test_no_character_becomes_longer_by_more_than_half_in_what_is_left_out() -> 
         assert worst <= 1.5, name
 
 
-TEXT: dict[str, Any] = {"Sequence": {"id": "A", "type_id": 0}}
-SPECIAL: dict[str, Any] = {"SpecialToken": {"id": "a", "type_id": 0}}
-
-
 def _of(post_processor: object) -> Template:
     return template_of(TokenizerFile("words", words(post_processor=post_processor)))
+
+
+LEVELS = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
 @pytest.mark.parametrize(
     ("single", "expected"),
     [
-        ([SPECIAL, TEXT], Template((1,), ())),
-        ([TEXT, SPECIAL], Template((), (1,))),
-        ([SPECIAL, SPECIAL, TEXT, SPECIAL], Template((1, 1), (1,))),
+        (("a", "$A"), Template((1,), ())),
+        (("$A", "a"), Template((), (1,))),
+        (("a", "a", "$A", "a"), Template((1, 1), (1,))),
     ],
 )
-def test_a_template_is_found(single: list[Any], expected: Template) -> None:
+def test_a_template_is_found(single: tuple[str, ...], expected: Template) -> None:
     """Also behind other processors that add nothing."""
-    processor = AROUND | {"single": single}
+    processor = around(*single)
     assert _of(processor) == expected
-    levels = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    assert _of({"type": "Sequence", "processors": [levels, processor]}) == expected
+    assert _of({"type": "Sequence", "processors": [LEVELS, processor]}) == expected
 
 
 @pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
@@ -441,16 +390,17 @@ def test_processors_of_one_model_have_templates_too(kind: str) -> None:
     assert _of({"type": kind, "cls": ["a", 1], "sep": ["b", 2], **more}) == Template((1,), (2,))
 
 
-@pytest.mark.parametrize("single", [[TEXT, SPECIAL, TEXT], [SPECIAL, TEXT, TEXT, SPECIAL, TEXT]])
-def test_what_is_no_frame_is_refused(single: list[Any]) -> None:
+@pytest.mark.parametrize("single", [("$A", "a", "$A"), ("a", "$A", "$A", "a", "$A")])
+def test_what_is_no_frame_is_refused(single: tuple[str, ...]) -> None:
     """A text twice, say."""
     with pytest.raises(SettingsError, match=r"more than put the same tokens around .*begin_of_document"):
-        _of(AROUND | {"single": single})
+        _of(around(*single))
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
-    """Neither a file without a post-processor, nor raw bytes, has one."""
-    with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
-        _of(None)
+    """Neither a file whose post-processor adds nothing, if it has one, nor raw bytes, has one."""
+    for post_processor in (None, LEVELS):
+        with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
+            _of(post_processor)
     with pytest.raises(SettingsError, match="raw bytes have no template"):
         template_of(TokenizerFile(RAW_BYTES, None))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests import vocabularies
+from tests.vocabularies.files import library
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
 from tokenmill.app.milling.tokenizers import (
     Engine,
@@ -28,7 +29,6 @@ from tokenmill.app.milling.tokenizers import (
 )
 from tokenmill.app.milling.tokenizers.gigatoken import SINGLY_CHARACTERS
 from tokenmill.app.milling.tokenizers.vocabulary import end_of
-from tokenmill.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,7 @@ def _engine(name: str, engine: EngineName) -> Engine:
 
 @cache
 def _library(name: str) -> Tokenizer:
-    tokenizer = Tokenizer.from_str(KINDS[name].content().decode())
-    tokenizer.encode_special_tokens = True
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    return library(KINDS[name].content())
 
 
 @cache
@@ -137,16 +133,13 @@ def _assert_right(name: str, text: str, ids: list[int]) -> None:
 @on_both_engines
 @pytest.mark.cases(2)
 def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: EngineName) -> None:
-    """Languages, code, emoji, control characters, white space, odd letters, names of special tokens, nothing."""
-    for text, ids in zip(COLLECTION, _engine(name, engine).encode(COLLECTION), strict=True):
-        _assert_right(name, text, ids.tolist())
+    """Languages, code, emoji, control characters, white space, odd letters, words of 100,000 characters, nothing.
 
-
-@on_both_engines
-@pytest.mark.cases(2)
-def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineName) -> None:
-    """Words of 100,000 characters, and texts of nothing but white space or marks."""
-    for text, ids in zip(LONG, _engine(name, engine).encode(LONG), strict=True):
+    Names of special tokens are text, alone or next to others.
+    """
+    names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]
+    texts = [*COLLECTION, *LONG, *names[:50], " ".join(names), "".join(names), *(f"x{one}y" for one in names[:50])]
+    for text, ids in zip(texts, _engine(name, engine).encode(texts), strict=True):
         _assert_right(name, text, ids.tolist())
 
 
@@ -158,15 +151,6 @@ def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName,
     text = data.draw(mixtures((*SPECIAL_LOOKING, *_added(name))))
     for rest in ([], ["much " * SINGLY_CHARACTERS] if engine == "gigatoken" else []):
         _assert_right(name, text, _engine(name, engine).encode([text, *rest])[0].tolist())
-
-
-@on_both_engines
-@pytest.mark.cases(2)
-def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
-    """By name, alone or next to others, they are text."""
-    names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]
-    texts = [*names[:50], " ".join(names), "".join(names), *(f"x{special}y" for special in names[:50])]
-    assert _special(name).isdisjoint(_engine(name, engine).encode(texts).ids.tolist())
 
 
 @pytest.mark.parametrize("name", [_of(name) for name, kind in KINDS.items() if kind.spells])
@@ -190,13 +174,6 @@ def test_engine_that_is_chosen(name: str) -> None:
     engine, refused = _chosen(name)
     assert engine.kind == KINDS[name].auto
     assert (refused == "") == (name in FAST)
-
-
-@pytest.mark.parametrize("name", SLOW)
-def test_fast_engine_refuses_what_it_cannot_do(name: str) -> None:
-    """If it is asked for by name."""
-    with pytest.raises(SettingsError, match="gigatoken cannot do this tokenizer"):
-        open_engine(_file(name), "gigatoken")
 
 
 @on_all_kinds

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from tests import vocabularies
 from tests.mills import RAW, RECIPE, Source, named
+from tests.vocabularies.files import library
 from tests.vocabularies.texts import COLLECTION, SPECIAL_LOOKING, mixtures
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.tokenizers import EngineName, SpecialTokens, TemplateName, TokenizerFile, choose_engine
@@ -54,11 +55,7 @@ on_all_kinds = pytest.mark.parametrize("name", _params((name,) for name in KINDS
 
 @cache
 def _library(name: str, special: SpecialTokens) -> Tokenizer:
-    library = Tokenizer.from_str(KINDS[name].content().decode())
-    library.encode_special_tokens = special == "text"
-    library.no_truncation()
-    library.no_padding()
-    return library
+    return library(KINDS[name].content(), special=special == "tokens")
 
 
 @cache
@@ -84,9 +81,9 @@ def _milled(source: Source, value: str) -> list[int]:
 
 
 def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: str) -> None:
-    library = _library(name, special)
-    none = value.isspace() or not value or not library.encode(value, add_special_tokens=False).ids
-    right = [] if none else library.encode(value, add_special_tokens=True).ids
+    tokenizer = _library(name, special)
+    none = value.isspace() or not value or not tokenizer.encode(value, add_special_tokens=False).ids
+    right = [] if none else tokenizer.encode(value, add_special_tokens=True).ids
     assert _milled(_source(name, engine, special), value) == right, value[:80]
 
 
@@ -127,19 +124,12 @@ def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
     assert names(recipe.padding_id) == (*marks.after, marks.padding or names(0))[0]
 
 
-@pytest.mark.parametrize("name", _params([("gpt-neox",), ("tekken",)]))
-def test_a_tokenizer_that_adds_nothing_has_no_template(name: str) -> None:
-    """And says so, rather than to leave documents as they are."""
-    with pytest.raises(SettingsError, match="the tokenizer has no template"):
-        complete(RECIPE, TokenizerFile(name, KINDS[name].content()), None, template="tokenizer")
-
-
 @pytest.mark.cases(3)
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
     """By its id; and by no id that it has as text."""
-    library = _library(name, "text")
-    added = {token.content: number for number, token in library.get_added_tokens_decoder().items() if token.special}
+    tokenizer = _library(name, "text")
+    added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     value = f"a {next(iter(added))} b"
     ids = {special: _milled(_source(name, engine, special), value)[1:] for special in MODES}
     assert added[next(iter(added))] in ids["tokens"]

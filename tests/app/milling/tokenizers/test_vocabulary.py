@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
-from tests.app.milling.tokenizers.conftest import words
-from tests.vocabularies.files import data_file
+from tests.app.milling.tokenizers.conftest import around, word_model, words
+from tests.vocabularies.files import added_token, data_file
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, load_tokenizer, open_engine
 from tokenmill.app.milling.tokenizers.vocabulary import (
     Description,
+    Role,
     added_ids,
     end_of,
     other_format,
@@ -260,11 +261,26 @@ def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
-    """The message says what to check."""
-    result = _load_from(hub, "owner/other", tmp_path)
-    assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor available from the hub')
+@pytest.mark.parametrize("name", ["owner/other", "hf://owner/model@v2"])
+def test_what_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path, name: str) -> None:
+    """A model, or a revision of one that it has."""
+    _assert_not_available(_load_from(hub, name, tmp_path), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["owner/model", "not a name!"])
+def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
+    """As one that lacks the model is."""
+    _assert_not_available(_load_from("http://127.0.0.1:9", name, tmp_path), name)
+
+
+def _assert_not_available(result: subprocess.CompletedProcess[str], name: str) -> None:
+    """Check that there is one message, no traceback, and that it says what to check."""
     assert result.returncode == 1
+    assert result.stderr.startswith(f'tokenizer = "{name}" is neither a file here nor available from the hub')
+    assert "check the name, its revision, the network and HF_ENDPOINT" in result.stderr
+    assert "client has been closed" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 
 @pytest.mark.slow
@@ -288,31 +304,11 @@ def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
     assert again.stderr == ""
 
 
-def test_a_revision_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
-    """The message says that it may be the revision."""
-    result = _load_from(hub, "hf://owner/model@v2", tmp_path)
-    assert result.stderr.startswith('tokenizer = "hf://owner/model@v2" is neither a file here nor available')
-    assert "check the name, its revision, the network" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
 @pytest.mark.parametrize("name", ["hf://", "hf://owner/model@", "hf://a/b/c@main", "hf://@main", "hf://../model"])
 def test_a_hub_address_that_is_none_is_refused(name: str) -> None:
     """With how one is written."""
     with pytest.raises(SettingsError, match="write hf://owner/model@revision"):
         load_tokenizer(name)
-
-
-@pytest.mark.parametrize("name", ["owner/model", "not a name!"])
-@pytest.mark.slow
-def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
-    """One message, no traceback."""
-    result = _load_from("http://127.0.0.1:9", name, tmp_path)
-    assert f'tokenizer = "{name}" is neither a file here nor available from the hub' in result.stderr
-    assert "HF_ENDPOINT" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert "client has been closed" not in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
 
 
 def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> None:
@@ -326,19 +322,16 @@ def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> Non
 
 def test_added_tokens_that_are_not_special_stand_apart() -> None:
     """They are found in texts, special ones are not."""
-    file = json.loads(words())
-    file["added_tokens"].append(file["added_tokens"][0] | {"id": 4, "content": "<tool>", "special": False})
-    found = Description.of(TokenizerFile("words", json.dumps(file).encode()))
+    added = [added_token(3, "<eos>"), added_token(4, "<tool>", special=False)]
+    found = Description.of(TokenizerFile("words", words(added_tokens=added)))
     assert (found.special, found.added) == ({"<eos>": 3}, {"<tool>": 4})
 
 
 def test_ids_of_added_tokens_are_those_that_the_library_gives() -> None:
     """Whatever the file says, in whatever order: a word's own, or the next one, holes or not."""
-    flags = dict.fromkeys(["single_word", "lstrip", "rstrip", "normalized"], False) | {"special": False}
+    added = [added_token(number, name, special=False) for number, name in ((70, "<x>"), (9, "b"), (5, "<y>"))]
     for word in (2, 90):
-        model = {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": word}, "unk_token": "[UNK]"}
-        given = [{"id": 70, "content": "<x>"}, {"id": 9, "content": "b"}, {"id": 5, "content": "<y>"}]
-        content = words(model=model, added_tokens=[token | flags for token in given])
+        content = words(model=word_model("[UNK]") | {"vocab": {"[UNK]": 0, "a": 1, "b": word}}, added_tokens=added)
         library = Tokenizer.from_str(content.decode()).get_added_tokens_decoder()
         assert added_ids(json.loads(content)) == {token.content: number for number, token in library.items()}
         engine = open_engine(TokenizerFile("odd", content), "tokenizers")
@@ -347,16 +340,16 @@ def test_ids_of_added_tokens_are_those_that_the_library_gives() -> None:
 
 def test_raw_bytes_have_no_parts() -> None:
     """Nor a file."""
-    assert Description.of(TokenizerFile(RAW_BYTES, None)) == Description("bytes", "none", "none", {}, {})
+    assert Description.of(RAW) == Description("bytes", "none", "none", {}, {})
 
 
-BYTES = open_engine(TokenizerFile("bytes", None))
+RAW = TokenizerFile(RAW_BYTES, None)
+BYTES = open_engine(RAW)
 WORDS = open_engine(TokenizerFile("words", words()))
 
 
 def _word_engine(*vocabulary: str) -> Engine:
-    model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(vocabulary)}, "unk_token": vocabulary[0]}
-    return open_engine(TokenizerFile("words", words(model=model, added_tokens=[])))
+    return open_engine(TokenizerFile("words", words(model=word_model(*vocabulary), added_tokens=[])))
 
 
 @pytest.mark.parametrize(
@@ -385,83 +378,116 @@ def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None
         token_id_of(engine, "padding", setting)
 
 
+CONFIG, MAP, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
 EOS_AND_TAG = ("u", "</s>", "<eos>", "<bos>", "<pad>")
-AFTER: dict[str, Any] = {
-    "type": "TemplateProcessing",
-    "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<bos>", "type_id": 0}}],
-    "pair": [],
-    "special_tokens": {"<bos>": {"id": "<bos>", "ids": [3], "tokens": ["<bos>"]}},
-}
+BEHIND, IN_FRONT = around("$A", "<bos>", number=3), around("<bos>", "$A", number=3)
+UNSAID_PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_type_id": 0}
+UNSAID_PADDING |= {"pad_id": 0, "pad_token": "[PAD]"}
+"""As `tokenizers` writes it where nobody said which token it is: id 0, whatever that token is."""
 
 
 def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = None, **parts: Any) -> TokenizerFile:
     """Return a tokenizer with this vocabulary, some of which is special."""
-    model = {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(vocabulary)}, "unk_token": vocabulary[0]}
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [
-        plain | {"id": number, "content": name, "special": name in special}
+        added_token(number, name, special=name in special)
         for number, name in enumerate(vocabulary)
         if name.startswith(("<", "["))
     ]
-    return TokenizerFile("words", words(model=model, added_tokens=added, **parts), beside or {})
+    return TokenizerFile("words", words(model=word_model(*vocabulary), added_tokens=added, **parts), beside or {})
 
 
 @pytest.mark.parametrize(
-    ("file", "expected", "why"),
+    ("role", "file", "expected", "why"),
     [
-        (TokenizerFile("bytes", None), 0, "zero byte"),
-        (TokenizerFile("words", words()), 3, "usual name"),
-        (_file("<eos>", "<bos>"), 2, "usual name"),
-        (_file("[SEP]", vocabulary=("u", "[SEP]", "[CLS]")), 1, "usual name"),
-        (_file("<eos>", post_processor=AFTER), 3, r"tokenizer.json \(post_processor\)"),
-        (_file("<eos>", beside={"tokenizer_config.json": {"eos_token": {"content": "<bos>"}}}), 3, "tokenizer_config"),
-        (_file("<eos>", beside={"special_tokens_map.json": {"eos_token": "</s>"}}), 1, "special_tokens_map"),
-        (_file("<eos>", beside={"generation_config.json": {"eos_token_id": 3}}), 3, "generation_config"),
+        ("eos", RAW, 0, "zero byte"),
+        ("eos", TokenizerFile("words", words()), 3, "usual name"),
+        ("eos", _file("<eos>", "<bos>"), 2, "usual name"),
+        ("eos", _file("[SEP]", vocabulary=("u", "[SEP]", "[CLS]")), 1, "usual name"),
+        ("eos", _file("<eos>", post_processor=BEHIND), 3, r"tokenizer.json \(post_processor\)"),
+        ("eos", _file("<eos>", beside={CONFIG: {"eos_token": {"content": "<bos>"}}}), 3, CONFIG),
+        ("eos", _file("<eos>", beside={MAP: {"eos_token": "</s>"}}), 1, MAP),
+        ("eos", _file("<eos>", beside={GENERATION: {"eos_token_id": 3}}), 3, GENERATION),
         (
-            _file(
-                beside={
-                    "tokenizer_config.json": {"eos_token": "<eos>"},
-                    "generation_config.json": {"eos_token_id": [3, 2]},
-                }
-            ),
+            "eos",
+            _file(beside={CONFIG: {"eos_token": "<eos>"}, GENERATION: {"eos_token_id": [3, 2]}}),
             2,
-            "tokenizer_config.json, generation_config.json",
+            f"{CONFIG}, {GENERATION}",
         ),
+        (
+            "eos",
+            _file("<eos>", beside={CONFIG: {"eos_token": None}, MAP: {}, GENERATION: {"eos_token_id": None}}),
+            2,
+            "^the special token with a usual name$",
+        ),
+        ("pad", RAW, 0, "zero byte"),
+        ("pad", TokenizerFile("words", words()), None, ""),
+        ("pad", _file("<eos>"), None, ""),
+        ("pad", _file("<pad>"), 4, "usual name"),
+        ("pad", _file("<pad>", beside={MAP: {"pad_token": "<eos>"}}), 2, MAP),
+        ("pad", _file("<eos>", "<pad>", padding=UNSAID_PADDING, beside={CONFIG: {"pad_token": "<pad>"}}), 4, CONFIG),
+        ("bos", _file("<bos>", "<eos>"), 3, "usual name"),
+        ("bos", _file("<eos>"), None, ""),
+        ("bos", _file("<bos>", post_processor=IN_FRONT), 3, r"tokenizer.json \(post_processor\)"),
+        ("bos", _file("<bos>", beside={CONFIG: {"bos_token": "<eos>"}}), 2, CONFIG),
+        ("bos", RAW, None, ""),
+        ("unk", _file("<eos>"), 0, r"^named by tokenizer\.json \(model\)$"),
+        ("unk", RAW, None, ""),
     ],
 )
-def test_the_end_is_what_the_files_say_or_a_special_token(file: TokenizerFile, expected: int, why: str) -> None:
-    """A word of a usual name is no end, as `</s>` is an HTML tag for Gemma; and it is said where the end was found."""
-    found = end_of(file, open_engine(file))
-    assert found.id == expected
-    assert re.search(why, found.why)
+def test_a_token_is_what_the_files_say_or_a_special_one(
+    role: Role, file: TokenizerFile, expected: int | None, why: str
+) -> None:
+    """A word of a usual name is none, as `</s>` is an HTML tag for Gemma; and it is said where the token was found."""
+    found = token_for(role, file, open_engine(file))
+    assert (found.id if found else None) == expected
+    assert re.search(why, found.why if found else "")
+
+
+MANY = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
 
 
 @pytest.mark.parametrize(
-    ("file", "choice"),
+    ("role", "file", "said"),
     [
-        (_file("</s>", "<eos>"), r"</s> \(id 1\), <eos> \(id 2\)"),
+        ("eos", _file("</s>", "<eos>"), r"</s> \(id 1\), <eos> \(id 2\)\. Set end_of_document"),
         (
-            _file("<eos>", beside={"generation_config.json": {"eos_token_id": [3, 2]}}),
-            r"<eos> \(id 2\), <bos> \(id 3\)",
+            "eos",
+            _file("<eos>", beside={GENERATION: {"eos_token_id": [3, 2]}}),
+            r"<eos> \(id 2\), <bos> \(id 3\)\. Set end_of_document",
         ),
         (
-            _file("<eos>", post_processor=AFTER, beside={"tokenizer_config.json": {"eos_token": "<eos>"}}),
-            r"<eos> \(id 2\), <bos> \(id 3\)",
+            "eos",
+            _file("<eos>", post_processor=BEHIND, beside={CONFIG: {"eos_token": "<eos>"}}),
+            r"<eos> \(id 2\), <bos> \(id 3\)\. Set end_of_document",
+        ),
+        ("bos", MANY, r"<s> \(id 1\), <bos> \(id 2\)\. Set begin_of_document"),
+        ("pad", MANY, r"<pad> \(id 3\), \[PAD\] \(id 4\)\. Set padding"),
+        (
+            "pad",
+            _file("<eos>", "<pad>", padding=UNSAID_PADDING),
+            r"is \[PAD\], id 0, which is no such token.*<pad>.*set padding",
+        ),
+        *(
+            ("eos", _file("<eos>", beside={name: ["<eos>"]}), rf"{name} is no JSON object\. It has <eos> \(id 2\)")
+            for name in (CONFIG, MAP, GENERATION)
         ),
     ],
 )
-def test_several_ends_are_refused_with_the_choice(file: TokenizerFile, choice: str) -> None:
-    """Nothing is guessed."""
-    with pytest.raises(SettingsError, match=rf"{choice}\. Set end_of_document"):
-        end_of(file, open_engine(file))
+def test_what_is_not_certain_is_refused_with_the_choice(role: Role, file: TokenizerFile, said: str) -> None:
+    """Nothing is guessed: neither one of several, nor against a file that says something else."""
+    with pytest.raises(SettingsError, match=said):
+        token_for(role, file, open_engine(file))
 
 
-CONFIG, MAP, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
+    """Nothing is guessed that may be a word."""
+    with pytest.raises(SettingsError, match="set end_of_document"):
+        end_of(_file(), open_engine(_file()))
 
 
 @pytest.mark.parametrize(("role", "name"), [("eos", CONFIG), ("eos", MAP), ("bos", CONFIG), ("pad", MAP)])
 @pytest.mark.parametrize("value", ["<gone>", "", 2, 2.0, True, ["<eos>"], {"content": "<gone>"}, {"content": 2}, {}])
-def test_a_file_that_names_no_token_is_named_with_the_choice(name: str, role: Any, value: Any) -> None:
+def test_a_file_that_names_no_token_is_named_with_the_choice(name: str, role: Role, value: Any) -> None:
     """A usual name would be a guess against what the file says."""
     file = _file("<eos>", "<bos>", "<pad>", beside={name: {f"{role}_token": value}})
     said = rf"{role}_token of {re.escape(name)} is {re.escape(json.dumps(value))}, the name of no token\."
@@ -480,14 +506,6 @@ def test_a_file_that_gives_no_id_is_named_with_the_choice(value: Any) -> None:
         end_of(file, open_engine(file))
 
 
-@pytest.mark.parametrize("name", [CONFIG, MAP, GENERATION])
-def test_a_file_that_is_no_object_is_named(name: str) -> None:
-    """It says nothing, and should."""
-    file = _file("<eos>", beside={name: ["<eos>"]})
-    with pytest.raises(SettingsError, match=rf"{re.escape(name)} is no JSON object\. It has <eos> \(id 2\)"):
-        end_of(file, open_engine(file))
-
-
 @pytest.mark.parametrize(
     ("beside", "said"),
     [
@@ -502,87 +520,6 @@ def test_what_is_wrong_in_one_file_is_said_where_another_names_the_end(beside: A
     found = end_of(file, open_engine(file))
     assert found.id == 2
     assert re.search(rf"^named by .*\.json \(passed over: {said}", found.why)
-
-
-def test_a_file_that_says_nothing_is_no_fault() -> None:
-    """Most have null, or no such key."""
-    file = _file("<eos>", beside={CONFIG: {"eos_token": None}, MAP: {}, GENERATION: {"eos_token_id": None}})
-    assert end_of(file, open_engine(file)) == (2, "the special token with a usual name")
-
-
-def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
-    """Nothing is guessed that may be a word."""
-    file = _file()
-    with pytest.raises(SettingsError, match="set end_of_document"):
-        end_of(file, open_engine(file))
-
-
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
-        (TokenizerFile("bytes", None), 0),
-        (TokenizerFile("words", words()), None),
-        (_file("<eos>"), None),
-        (_file("<pad>"), 4),
-        (_file("<pad>", beside={"special_tokens_map.json": {"pad_token": "<eos>"}}), 2),
-    ],
-)
-def test_padding_is_found_in_the_same_way(file: TokenizerFile, expected: int | None) -> None:
-    """What a file names; else a special token of a usual name, if there is one."""
-    found = token_for("pad", file, open_engine(file))
-    assert (found.id if found else None) == expected
-
-
-def test_a_padding_of_which_name_and_id_differ_is_not_taken() -> None:
-    """As `tokenizers` writes it where nobody said which token it is: id 0, whatever that token is."""
-    default = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_type_id": 0}
-    padding = default | {"pad_id": 0, "pad_token": "[PAD]"}
-    file = _file("<eos>", "<pad>", padding=padding)
-    with pytest.raises(SettingsError, match=r"is \[PAD\], id 0, which is no such token.*<pad>.*set padding"):
-        token_for("pad", file, open_engine(file))
-    file = _file("<eos>", "<pad>", padding=padding, beside={"tokenizer_config.json": {"pad_token": "<pad>"}})
-    found = token_for("pad", file, open_engine(file))
-    assert found is not None
-    assert found.id == 4
-
-
-IN_FRONT = AFTER | {"single": AFTER["single"][::-1]}
-
-
-@pytest.mark.parametrize(
-    ("file", "expected", "why"),
-    [
-        (_file("<bos>", "<eos>"), 3, "usual name"),
-        (_file("<eos>"), None, ""),
-        (_file("<bos>", post_processor=IN_FRONT), 3, r"tokenizer.json \(post_processor\)"),
-        (_file("<bos>", beside={"tokenizer_config.json": {"bos_token": "<eos>"}}), 2, "tokenizer_config.json"),
-        (TokenizerFile("bytes", None), None, ""),
-    ],
-)
-def test_the_begin_is_found_in_the_same_way(file: TokenizerFile, expected: int | None, why: str) -> None:
-    """A word of a usual name begins nothing."""
-    found = token_for("bos", file, open_engine(file))
-    assert (found.id if found else None) == expected
-    assert re.search(why, found.why if found else "")
-
-
-def test_several_begins_and_paddings_are_refused_with_the_choice() -> None:
-    """As several ends are."""
-    file = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
-    with pytest.raises(SettingsError, match=r"<s> \(id 1\), <bos> \(id 2\)\. Set begin_of_document"):
-        token_for("bos", file, open_engine(file))
-    with pytest.raises(SettingsError, match=r"<pad> \(id 3\), \[PAD\] \(id 4\)\. Set padding"):
-        token_for("pad", file, open_engine(file))
-
-
-def test_what_is_unknown_is_what_the_model_says() -> None:
-    """And raw bytes know all."""
-    file = _file("<eos>")
-    found = token_for("unk", file, open_engine(file))
-    assert found is not None
-    assert (found.id, found.why) == (0, "named by tokenizer.json (model)")
-    file = TokenizerFile("bytes", None)
-    assert token_for("unk", file, open_engine(file)) is None
 
 
 @pytest.mark.parametrize(
