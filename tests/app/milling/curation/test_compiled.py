@@ -19,10 +19,16 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "package" / "kernel.py").write_text("one")
 
 
-def test_code_is_kept_beside_the_sources(tmp_path: Path) -> None:
-    """In a folder that is there when the call returns."""
+def folder_now() -> Path:
+    """Return the folder that there is for code; the function remembers its first answer otherwise."""
     folder = kernel_folder.__wrapped__()
     assert folder is not None
+    return folder
+
+
+def test_code_is_kept_beside_the_sources(tmp_path: Path) -> None:
+    """In a folder that is there when the call returns."""
+    folder = folder_now()
     assert folder.is_dir()
     assert folder.parent == tmp_path / "package" / "__pycache__"
 
@@ -37,20 +43,17 @@ def test_other_sources_have_another_folder(tmp_path: Path) -> None:
 def test_the_variable_of_numba_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where it is set."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "elsewhere"))
-    folder = kernel_folder.__wrapped__()
-    assert folder is not None
+    folder = folder_now()
     assert folder.parent == tmp_path / "elsewhere"
 
 
 def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Numba reads only folders that it can write."""
-    brought = kernel_folder.__wrapped__()
-    assert brought is not None
+    brought = folder_now()
     (brought / "code").write_text("machine code")
     real = compiled._writable
     monkeypatch.setattr(compiled, "_writable", lambda folder: None if folder == brought else real(folder))
-    own = kernel_folder.__wrapped__()
-    assert own is not None
+    own = folder_now()
     assert own.is_relative_to(tmp_path / "home")
     assert (own / "code").read_text() == "machine code"
 
@@ -61,8 +64,7 @@ def test_code_that_somebody_else_could_have_put_there_is_not_run(
 ) -> None:
     """In a folder for all; and an image's is not copied then."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
-    folder = kernel_folder.__wrapped__()
-    assert folder is not None
+    folder = folder_now()
     (folder / "code").write_text("machine code")
     assert kernel_folder.__wrapped__() == folder
     if harm == "link":
@@ -85,8 +87,7 @@ def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the code, which each asks for again."""
-    folder = kernel_folder.__wrapped__()
-    assert folder is not None
+    folder = folder_now()
     monkeypatch.setattr(compiled, "kernel_folder", lambda: folder)
     return folder
 

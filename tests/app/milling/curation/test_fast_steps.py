@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.app.milling.curation.odd_pieces import curated_texts
 from tests.app.milling.steps.curated import odd_texts
 from tokenmill.app.milling.curation import compiled, fast_steps
-from tokenmill.app.milling.curation.choosing import CURATION_PROBE
 from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, WordSplit, with_kernels
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.basic import NotEmpty
@@ -51,6 +50,12 @@ def columns(texts: list[str]) -> DocumentColumns:
     return DocumentColumns.without_fields(texts, [None] * len(texts))
 
 
+def assert_alike(fast: tuple[Step, ...], texts: list[str]) -> None:
+    """Check that verdict, reason and text are those of the references."""
+    for step, reference in zip(fast, STEPS, strict=True):
+        assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
+
+
 @pytest.mark.slow
 def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
     """Without one, the other tests here would compare the reference with itself."""
@@ -64,22 +69,8 @@ def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
 @example(["a IS_ALPHA b. " * 9])
 @example(["[1] [2] [3]\nThree words here.\n" * 4])
 def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[str]) -> None:
-    """Verdict, reason and text are equal, in one part and beside texts that are known already."""
-    for step, reference in zip(fast, STEPS, strict=True):
-        assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
-
-
-@pytest.mark.slow
-@pytest.mark.needs("minutes")
-def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -> None:
-    """Each step sees what the ones before left, in part other texts."""
-    texts = list(CURATION_PROBE)
-    ours, plain = columns(texts), columns(texts)
-    for step, reference in zip(fast, STEPS, strict=True):
-        answers, right = list(step.many(ours)), list(each_alone(reference, plain))
-        assert answers == right
-        ours = ours.changed({at: answer for at, answer in answers if isinstance(answer, Document)})
-        plain = plain.changed({at: answer for at, answer in right if isinstance(answer, Document)})
+    """In one part and beside texts that are known already."""
+    assert_alike(fast, texts)
 
 
 @pytest.mark.slow
@@ -87,9 +78,7 @@ def test_a_recipe_of_kernels_answers_as_its_references(fast: tuple[Step, ...]) -
 @pytest.mark.cases(3)
 def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
     """Those that make rules explode."""
-    text = odd_texts(20_000)[name]
-    for step, reference in zip(fast, STEPS, strict=True):
-        assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
+    assert_alike(fast, [odd_texts(20_000)[name]])
 
 
 @pytest.mark.slow
@@ -113,9 +102,8 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     texts = [
         " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
     ]
-    for step, reference in zip(fast, STEPS, strict=True):
-        for text in texts:
-            assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
+    for text in texts:
+        assert_alike(fast, [text])
     assert len(words.table.hashes) < 1000
     assert words.table.used[0] < 600
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.curation.texts import curious_texts
+from tests.app.milling.curation.odd_pieces import curious_texts
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS, REMEMBERED_CHARACTERS, english, pieces, suffix_search
 
 pytestmark = pytest.mark.skipif(find_spec("spacy") is None, reason="needs spaCy")

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
@@ -17,16 +16,6 @@ def test_three_lines_of_two_hundred_characters_are_enough(lengths: list[int], en
     third = sorted((len(line) for line in document.text.split("\n")), reverse=True)[2:3]
     expected = document if third and third[0] >= 200 else Rejected("too_few_paragraphs")
     assert C4Paragraph()(document) == expected
-
-
-def test_many_answers_as_each_alone() -> None:
-    """With the numbers that decided."""
-    columns = DocumentColumns.without_fields(["\n".join(["x" * 200] * 3), "\n".join(["x" * 199] * 9)], [None] * 2)
-    [(index, answer)] = C4Paragraph().many(columns)
-    assert (index, answer) == (1, Rejected("too_few_paragraphs"))
-    assert isinstance(answer, Rejected)
-    assert answer.detail == "0 lines of 200 characters, fewer than 3"
-    assert C4Paragraph().describe() == {"name": "c4_paragraph", "version": 1}
 
 
 def test_other_line_ends_do_not_end_a_paragraph() -> None:

@@ -3,9 +3,7 @@
 import pytest
 from hypothesis import given
 
-from tests.app.milling.curation.texts import curious_texts
-from tokenmill.app.milling.curation.words import english
-from tokenmill.app.milling.document_columns import DocumentColumns
+from tests.app.milling.curation.odd_pieces import curious_texts
 from tokenmill.app.milling.steps.c4_quality import C4Quality
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
@@ -111,20 +109,3 @@ def test_id_and_fields_stay() -> None:
     assert changed == Document(FIVE, 7, {"a": 1})
     same = Document(FIVE, 7, {"a": 1})
     assert C4Quality()(same) is same
-
-
-def test_many_answers_as_each_alone() -> None:
-    """With those that change, and with the numbers that decided."""
-    columns = DocumentColumns.without_fields([FIVE, f"{FIVE}\n", "no"], [None] * 3)
-    changed, rejected = C4Quality().many(columns)
-    assert changed == (1, columns.at(0))
-    assert rejected == (2, Rejected("too_few_sentences"))
-    assert isinstance(rejected[1], Rejected)
-    assert rejected[1].detail == "0 sentences left, fewer than 5"
-
-
-def test_it_describes_parameters_and_sentences() -> None:
-    """Another spaCy is another stream."""
-    said = C4Quality(filter_policy=False).describe()
-    assert said["filter_policy"] is False
-    assert said["words"] == english().describe()

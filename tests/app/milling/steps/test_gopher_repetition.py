@@ -1,23 +1,18 @@
 """The filter of repetitions, as Gopher and datatrove have it."""
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.curation.texts import curious_texts
 from tests.app.milling.steps.curated import reason
-from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.gopher_repetition import (
     GopherRepetition,
     repeated_sequence_characters,
     repetitions,
     top_sequence_characters,
 )
-from tokenmill.app.milling.steps.protocol import Rejected
-from tokenmill.documents import Document
 
 pytest.importorskip("spacy")
 UNIQUE = "\n".join(f"w{number}a x{number}b y{number}c" for number in range(40))
@@ -117,14 +112,6 @@ def test_what_occurred_before_counts_each_time(items: list[str]) -> None:
     )
 
 
-@given(curious_texts)
-def test_stricter_bounds_filter_out_what_looser_ones_do(text: str) -> None:
-    """No text raises an error."""
-    answers = [reason(counted(dup_n_grams=((5, bound),)), text) for bound in (0.0, 0.1, 0.5, 1.0)]
-    assert all(strict or not loose for strict, loose in pairwise(answers))
-    assert (reason(GopherRepetition(), text) == "empty") == (not text)
-
-
 def test_sequences_are_compared_as_they_are_joined() -> None:
     """As datatrove has it."""
     assert repeated_sequence_characters(("ab", "c", "a", "bc"), 2) == 3
@@ -136,16 +123,3 @@ def test_sequences_have_a_length_that_can_be_counted(n: int) -> None:
     """The message says which parameter."""
     with pytest.raises(ValueError, match="top_n_grams has sequences of"):
         GopherRepetition(top_n_grams=((n, 0.1),))
-
-
-def test_the_numbers_that_decided_are_told() -> None:
-    """For people."""
-    answer = GopherRepetition()(Document("a\n\na\n\na", None, {}))
-    assert isinstance(answer, Rejected)
-    assert answer.detail == "0.6667 of paragraphs occurred before, over 0.3"
-
-
-def test_many_answers_as_each_alone() -> None:
-    """For those that are filtered out."""
-    columns = DocumentColumns.without_fields([UNIQUE, "a\n\na", ""], [None] * 3)
-    assert list(GopherRepetition().many(columns)) == [(1, Rejected("dup_para_frac")), (2, Rejected("empty"))]

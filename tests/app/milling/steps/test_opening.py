@@ -13,6 +13,7 @@ from tokenmill.app.milling.steps import Rejected, Step, open_steps
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, SettingsError
 
+HERE = user_functions.__name__
 DRAFT = replace(RECIPE, steps=(), max_text_bytes=100, max_id_bytes=10, max_fields_bytes=30)
 
 
@@ -30,28 +31,20 @@ def test_without_settings_only_empty_text_is_filtered() -> None:
 
 def test_steps_are_applied_in_their_order() -> None:
     """Normalise, function, not empty, minimum length: the filters see the text that would be tokenized."""
-    shouted = f"{user_functions.__name__}:shouted"
-    steps = open_steps(replace(DRAFT, min_chars=3, function=shouted, normalize="NFKC"))
+    steps = open_steps(replace(DRAFT, min_chars=3, function=f"{HERE}:shouted", normalize="NFKC"))
     assert [step.name for step in steps] == ["normalize", "function", "not_empty", "min_chars"]
-    assert _through("\ufb01ne", min_chars=4, function=shouted, normalize="NFKC") == Document("FINE")
-    assert _through("\ufb01n", min_chars=4, function=shouted, normalize="NFKC") == Rejected("min_chars")
+    assert _through("\ufb01ne", min_chars=4, function=f"{HERE}:shouted", normalize="NFKC") == Document("FINE")
+    assert _through("\ufb01n", min_chars=4, function=f"{HERE}:shouted", normalize="NFKC") == Rejected("min_chars")
 
 
 def test_the_list_of_steps_stands_between_the_function_and_the_filters_of_all() -> None:
     """In its order, and with its lists."""
     pipeline = ({"name": "fix_unicode"}, {"name": "length", "max_words": 2}, {"name": "words", "words": "sha256:ab"})
-    shouted = f"{user_functions.__name__}:shouted"
-    recipe = replace(DRAFT, normalize="NFC", min_chars=1, function=shouted, pipeline=pipeline)
+    recipe = replace(DRAFT, normalize="NFC", min_chars=1, function=f"{HERE}:shouted", pipeline=pipeline)
     steps = open_steps(recipe, {"ab": b"bad\n"})
     names = ["normalize", "function", "fix_unicode", "length", "words", "not_empty", "min_chars"]
     assert [step.name for step in steps] == names
     assert _through("a &amp; b c", pipeline=pipeline[:2]) == Rejected("max_words")
-
-
-def test_empty_text_is_empty_and_not_merely_short() -> None:
-    """With a minimum length, too."""
-    assert _through("", min_chars=10) == Rejected("empty")
-    assert _through("short", min_chars=10) == Rejected("min_chars")
 
 
 @pytest.mark.parametrize(("settings", "named"), [({"normalize": "nfc"}, "normalize"), ({"min_chars": -1}, "min_chars")])
@@ -59,9 +52,6 @@ def test_wrong_settings_are_named(settings: dict[str, object], named: str) -> No
     """The message begins with the setting to change."""
     with pytest.raises(SettingsError, match=f"^{named} = "):
         _through("text", **settings)
-
-
-HERE = user_functions.__name__
 
 
 def _opened(function: str) -> Step:

@@ -1,16 +1,19 @@
 """What every step promises."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
+from tests.app.milling.steps.curated import opened
 from tests.mills import RECIPE
 from tests.strategies import texts
+from tokenmill.app.milling.curation.words import english
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.steps import Step, open_steps
+from tokenmill.app.milling.steps import Rejected, Step, open_steps
 from tokenmill.app.milling.steps.protocol import counting_key, each_alone, step_labels
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
@@ -24,6 +27,8 @@ DRAFT = replace(
     pipeline=(
         {"name": "url", "extra_domains": ["a.b"]},
         {"name": "language"},
+        *({"name": name} for name in ("gopher_repetition", "gopher_quality", "c4_quality", "c4_paragraph")),
+        {"name": "fineweb_quality"},
         {"name": "words", "words": ["a b", "c"]},
         {"name": "regex", "regex_exp": "b$"},
         {"name": "length", "min_words": 2},
@@ -47,6 +52,40 @@ def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written
     wanted = {number: answer for number, document in enumerate(documents) if (answer := step(document)) is not document}
     assert answers == list(wanted.items())
     assert columns.texts == written
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "text", "detail"),
+    [
+        ("c4_paragraph", {}, "x" * 199, "0 lines of 200 characters, fewer than 3"),
+        ("c4_quality", {}, "no", "0 sentences left, fewer than 5"),
+        ("fineweb_quality", {}, "a line without an end", "0 of lines end with punctuation, under 0.12"),
+        ("gopher_quality", {}, "word " * 49, "49 words, fewer than 50"),
+        ("gopher_repetition", {}, "a\n\na\n\na", "0.6667 of paragraphs occurred before, over 0.3"),
+        ("regex", {"regex_exp": "g.{3}n"}, "the grain", "at byte 4: 'grain'"),
+        ("words", {"words": ["very bad"]}, "very bad good", "2 of 3 words are listed, the first is 'very bad'"),
+    ],
+)
+def test_what_decided_is_told(name: str, values: dict[str, Any], text: str, detail: str) -> None:
+    """For people."""
+    answer = opened(name, **values)(Document(text))
+    assert isinstance(answer, Rejected)
+    assert answer.detail == detail
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "value"),
+    [
+        ("c4_quality", "filter_policy", False),
+        ("fineweb_quality", "new_line_ratio", 0.5),
+        ("gopher_quality", "min_doc_words", 7),
+        ("gopher_repetition", "dup_line_frac", 0.5),
+    ],
+)
+def test_a_filter_of_english_describes_parameters_and_words(name: str, parameter: str, value: Any) -> None:
+    """Another spaCy is another stream."""
+    said = opened(name, **{parameter: value}).describe()
+    assert (said["name"], said[parameter], said["words"]) == (name, value, english().describe())
 
 
 def test_what_a_step_raises_is_an_answer() -> None:

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from tests.app.milling.steps.curated import opened, reason
-from tokenmill.app.milling.steps import Rejected
-from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
 
@@ -25,13 +23,6 @@ from tokenmill.errors import SettingsError
 def test_documents_are_filtered_by_a_pattern(values: dict[str, Any], text: str, wanted: str) -> None:
     """In which it is found, or in which it is not."""
     assert reason(opened("regex", **values), text) == wanted
-
-
-def test_the_detail_says_what_was_found() -> None:
-    """Where."""
-    answer = opened("regex", regex_exp="g.{3}n")(Document("the grain"))
-    assert isinstance(answer, Rejected)
-    assert answer.detail == "at byte 4: 'grain'"
 
 
 @pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "(?=a)", "a{1001}"])

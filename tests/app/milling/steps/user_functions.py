@@ -21,7 +21,6 @@ def picky(document: Document) -> Document | str | None:
     )
 
 
-picky.version = "1"  # type: ignore[attr-defined]
 picky.reasons = ("spam",)  # type: ignore[attr-defined]
 
 
@@ -39,15 +38,10 @@ def failing(document: Document) -> Document:
     raise ValueError(f"cannot do {document.text}")
 
 
-failing.version = "1"  # type: ignore[attr-defined]
-
-
 def careful(document: Document) -> Document:
     """Fail over spam alone."""
     return failing(document) if document.text == "spam" else document
 
-
-careful.version = "1"  # type: ignore[attr-defined]
 
 ANSWERS = {
     "number": 5,
@@ -71,9 +65,6 @@ def wrong(document: Document) -> object:
     return ANSWERS[document.text]
 
 
-wrong.version = "1"  # type: ignore[attr-defined]
-
-
 def unversioned(document: Document) -> Document:
     """Return the document; its author forgot the version."""
     return document
@@ -89,7 +80,6 @@ def bad_reasons(document: Document) -> Document:
     return document
 
 
-bad_reasons.version = "1"  # type: ignore[attr-defined]
 bad_reasons.reasons = ("Too Long; Didn't Read",)  # type: ignore[attr-defined]
 
 A_CONSTANT = 5
@@ -100,4 +90,5 @@ def tokenizing(document: Document) -> Document:
     return Document(str(len(Tokenizer.from_str(panicking().decode()).encode(document.text).ids)))
 
 
-tokenizing.version = "1"  # type: ignore[attr-defined]
+for function in (picky, failing, careful, wrong, bad_reasons, tokenizing):
+    function.version = "1"  # type: ignore[attr-defined]
