@@ -1,16 +1,15 @@
 """Hypothesis strategies that several tests share: any text, any JSON, and the bytes that break decoders."""
 
 import json
+import operator
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
 from tokenmill.documents import FLUSH_HEADER, Document, Record
-from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.pieces import Piece
 from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
@@ -81,41 +80,23 @@ documents = st.builds(
 )
 
 
-def _source(
-    recipe: Recipe,
-    engine: str,
-    *,
-    division: tuple[int, dict[str, int]],
-    by: str,
-    block_tokens: int,
-    metadata_fields: tuple[str, ...],
-    frame: dict[str, Any],
-    packing: dict[str, Any],
-) -> Source:
-    shards, splits = division
-    recipe = replace(
-        recipe,
-        shards=shards,
-        splits=tuple(splits.items()),
-        split=next(iter(splits)),
-        split_by=by,
-        metadata_fields=metadata_fields,
-        **frame,
-        **{"block_tokens": block_tokens} | _packed(packing, block_tokens, frame),
-    )
-    if engine == "bytes":
-        return make_source(recipe)
-    bpe = tiny_bpe()
-    assert bpe.vocabulary_size <= 1 << 16
-    return make_source(replace(recipe, **{"end_of_document": 3} | frame, dtype=engine), engine=bpe)
+def _divided(shards: int, **splits: int) -> dict[str, Any]:
+    return {"shards": shards, "splits": tuple(splits.items()), "split": next(iter(splits))}
 
 
-_recipes = st.builds(
-    partial(replace, RECIPE),
-    decode=st.sampled_from(["auto", "auto", "json", "text"]),
-    normalize=st.sampled_from(["none", "NFD"]),
-    min_chars=st.sampled_from([0, 0, 3]),
-    allow_flush=st.sampled_from([True, True, False]),
+_fields = st.builds(
+    operator.or_,
+    st.fixed_dictionaries(
+        {
+            "decode": st.sampled_from(["auto", "auto", "json", "text"]),
+            "normalize": st.sampled_from(["none", "NFD"]),
+            "min_chars": st.sampled_from([0, 0, 3]),
+            "allow_flush": st.sampled_from([True, True, False]),
+            "split_by": st.sampled_from(["id", "content"]),
+            "metadata_fields": st.sampled_from([(), ("label",), ("score", "label")]),
+        }
+    ),
+    st.sampled_from([_divided(1, train=1), _divided(2, train=1, validation=1), _divided(5, b=1, a=2, c=1)]),
 )
 
 ROWS = [
@@ -160,20 +141,21 @@ def _packed(packing: dict[str, Any], block_tokens: int, frame: dict[str, Any]) -
     return packing
 
 
+def _source(
+    fields: dict[str, Any], block_tokens: int, frame: dict[str, Any], packing: dict[str, Any], engine: str
+) -> Source:
+    fields |= frame | {"block_tokens": block_tokens} | _packed(packing, block_tokens, frame)
+    if engine == "bytes":
+        return make_source(replace(RECIPE, **fields))
+    bpe = tiny_bpe()
+    assert bpe.vocabulary_size <= 1 << 16
+    return make_source(replace(RECIPE, **{"end_of_document": 3} | fields, dtype=engine), engine=bpe)
+
+
 def sources_in(packing: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Source]:
     """Return `sources` whose recipes have one of these packings."""
-    splits = [(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]
-    return st.builds(
-        _source,
-        _recipes,
-        st.sampled_from(["bytes", "uint16", "uint32"]),
-        division=st.sampled_from(splits),
-        by=st.sampled_from(["id", "content"]),
-        block_tokens=st.integers(2, 9) | st.just(64),
-        metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
-        frame=frames,
-        packing=packing,
-    )
+    sizes, engines = st.integers(2, 9) | st.just(64), st.sampled_from(["bytes", "uint16", "uint32"])
+    return st.builds(_source, _fields, sizes, frames, packing, engines)
 
 
 sources = sources_in(packings)

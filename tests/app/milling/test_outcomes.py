@@ -1,25 +1,21 @@
 """Outcomes: what becomes of each kind of record, and that it depends on the record alone."""
 
 from dataclasses import replace
-from hashlib import md5
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE, Source, chain_outcomes, flush, make_source, named, text, tombstone
+from tests.plain_rules import PlainRules
 from tests.strategies import record_lists, sources
 from tokenmill.app.milling.outcomes import SKIPPED, Kind
-from tokenmill.documents import FLUSH_HEADER, Document, Record, is_flush
+from tokenmill.documents import FLUSH_HEADER, Record, is_flush
 from tokenmill.wire.totals import Totals
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)), min_chars=2)
-STAGES = make_source(TWO).stages
+STAGES, RULES = make_source(TWO).stages, PlainRules(TWO.to_dict())
 SPLITS = ("train", "validation")
-
-
-def _owner(key: bytes) -> str:
-    return SPLITS[int(md5(key, usedforsecurity=False).hexdigest(), 16) % 2]
 
 
 @given(sources, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
@@ -46,50 +42,23 @@ def test_every_record_has_one_outcome_and_always_the_same(
             assert owners == [split for split in everyone if split == outcome.split]
 
 
-@pytest.mark.parametrize("record", [named(0, "x", "some text"), text(0, "some text"), text(0, "a"), text(0, "")])
-def test_a_document_belongs_to_the_split_of_its_id_or_its_text(record: Record) -> None:
-    """Kept or filtered; in the other chain it is of another split."""
-    outcome = STAGES.outcome(record)
-    document = Document("some text", "x") if b"id" in (record.value or b"") else None
-    key = b"x" if document else record.value or b""
-    assert outcome.split == _owner(key)
-    assert outcome.kind_in(outcome.split or "") is outcome.kind
-    assert outcome.kind_in(next(split for split in SPLITS if split != outcome.split)) is Kind.OTHER_SPLIT
-
-
-def test_an_integer_id_counts_as_its_decimal() -> None:
-    """The same id as a number and as a string is in the same split."""
-    for number in range(-5, 20):
-        expected = _owner(str(number).encode())
-        assert STAGES.outcome(named(0, number, "some")).split == expected
-        assert STAGES.outcome(named(0, str(number), "text")).split == expected
-
-
-def test_filters_give_their_reason() -> None:
-    """The first that rejects; its split is the document's."""
-    assert [STAGES.outcome(text(0, value)).reason for value in ("", " ", "a", "ab")] == [
-        "empty",
-        "empty",
-        "min_chars",
-        "",
+@pytest.mark.parametrize("normalize", ["none", "NFD"])
+def test_an_outcome_is_what_the_page_of_records_says(normalize: str) -> None:
+    """The split is that of the id, the text, or the bytes where there is no document; no step moves it to another."""
+    recipe = replace(TWO, normalize=normalize)
+    stages, rules = make_source(recipe).stages, PlainRules(recipe.to_dict())
+    records = [
+        *(named(0, name, "some text") for n in range(-5, 20) for name in (n, str(n), f"x{n}")),
+        *(text(0, value) for value in ("", " ", "a", "ab", *(f"é{n}" for n in range(20)))),
+        *(Record(n, 0, None, b"\xff" + bytes([n])) for n in range(20)),
     ]
-
-
-def test_the_split_is_decided_before_any_step() -> None:
-    """Normalisation does not move a document to another split."""
-    stages = make_source(replace(TWO, normalize="NFD")).stages
-    outcomes = [stages.outcome(text(0, f"é{n}")) for n in range(20)]
-    assert [outcome.split for outcome in outcomes] == [_owner(f"é{n}".encode()) for n in range(20)]
-    assert [outcome.document for outcome in outcomes] == [Document(f"e\u0301{n}") for n in range(20)]
-
-
-def test_a_record_that_is_no_document_belongs_to_the_split_of_its_bytes() -> None:
-    """It is dead-lettered with its reason; what exactly was wrong is for people."""
-    for n in range(20):
-        value = b"\xff" + bytes([n])
-        outcome = STAGES.outcome(Record(n, 0, None, value))
-        assert (outcome.kind, outcome.reason, outcome.split) == (Kind.DEAD_LETTERED, "invalid_utf8", _owner(value))
-        assert outcome.detail
+    for record in records:
+        outcome, expected = stages.outcome(record), rules.outcome(record.value)
+        assert (outcome.kind.value, outcome.split, outcome.reason) == expected[:3]
+        assert (outcome.document and outcome.document.text) == (expected.document and expected.document.text)
+        assert outcome.detail or outcome.kind is not Kind.DEAD_LETTERED
+        kinds = [outcome.kind_in(split) for split in SPLITS]
+        assert kinds == [outcome.kind if split == outcome.split else Kind.OTHER_SPLIT for split in SPLITS]
 
 
 def test_a_skipped_record_is_not_even_decoded() -> None:
@@ -97,7 +66,7 @@ def test_a_skipped_record_is_not_even_decoded() -> None:
     record = named(5, "x", "some text")
     outcome = STAGES.outcome(record, {5})
     assert (outcome.kind, outcome.reason) == (Kind.DEAD_LETTERED, SKIPPED)
-    assert outcome.split == _owner(record.value or b"")
+    assert outcome.split == RULES.split(record.value or b"")
     assert STAGES.outcome(record, {4, 6}).kind is Kind.KEPT
 
 
@@ -143,4 +112,4 @@ def test_a_step_that_fails_dead_letters_the_record() -> None:
     """A user's function that raises: the document's split counts it."""
     recipe = replace(TWO, function="tests.app.milling.steps.user_functions:failing")
     outcome = make_source(recipe).stages.outcome(named(0, "x", "some text"))
-    assert (outcome.kind, outcome.reason, outcome.split) == (Kind.DEAD_LETTERED, "function_failed", _owner(b"x"))
+    assert (outcome.kind, outcome.reason, outcome.split) == (Kind.DEAD_LETTERED, "function_failed", RULES.split(b"x"))

@@ -1,6 +1,5 @@
 """One raw partition and its chains: what is fed, what comes out, what is continued."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -32,7 +31,7 @@ from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill.app.milling import columns
 from tokenmill.app.milling import partition_mill as partition
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.outcomes import NO_TOKENS, Kind
+from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.packing.fit_packing import NEAR_OFFSETS, Reopening
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill, open_packing
 from tokenmill.app.milling.recipe_stages import complete
@@ -47,20 +46,8 @@ from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor, genesis_hash, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message, decode_message, encode_header
 from tokenmill.wire.pieces import PADDING, decode_entry, split_references
-from tokenmill.wire.totals import Totals
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4)
-
-
-@given(sources, record_lists(), feed_sizes, message_bytes, flags)
-@pytest.mark.slow
-def test_messages_are_the_reference_blocks_however_they_are_cut(
-    source: Source, records: list[Record], sizes: list[int], size: int, carries: list[bool]
-) -> None:
-    """Tokens, entries and hashes of all blocks, and cursor and totals at each message's end; carries change nothing."""
-    for recipe in source.recipes:
-        messages = write(source, recipe, records, sizes, message_bytes=size, carries=carries)
-        assert_follow(messages, source.blocks(recipe, records), recipe)
 
 
 @given(
@@ -68,30 +55,34 @@ def test_messages_are_the_reference_blocks_however_they_are_cut(
     records=record_lists(),
     sizes=feed_sizes,
     again=feed_sizes,
+    size=message_bytes,
     carries=flags,
     old=st.integers(0, 10),
     data=st.data(),
 )
-def test_a_chain_continues_from_any_message_as_if_nothing_had_happened(
+def test_messages_are_the_reference_blocks_and_a_chain_goes_on_after_any_of_them(
     *,
     source: Source,
     records: list[Record],
     sizes: list[int],
     again: list[int],
+    size: int,
     carries: list[bool],
     old: int,
     data: st.DataObject,
 ) -> None:
-    """From a block in the middle of a document too, and from a carry's open block; passed records are skipped."""
-    recipe = source.recipes[-1]
-    blocks = source.blocks(recipe, records)
-    before = write(source, recipe, records, sizes, carries=carries)
-    if not before:
-        return
-    message = data.draw(st.sampled_from(before))
-    rest = [record for record in records if record.offset >= message.cursor.next_offset - old]
-    after = write(source, recipe, rest, again, after=message)
-    assert_follow(after, blocks, recipe, first=message.end)
+    """However they are cut; carries change nothing.
+
+    It goes on from a block in the middle of a document too, and from a carry's open block; passed records are skipped.
+    """
+    for recipe in source.recipes:
+        blocks = source.blocks(recipe, records)
+        messages = write(source, recipe, records, sizes, message_bytes=size, carries=carries)
+        assert_follow(messages, blocks, recipe)
+        if messages:
+            message = data.draw(st.sampled_from(messages))
+            rest = [record for record in records if record.offset >= message.cursor.next_offset - old]
+            assert_follow(write(source, recipe, rest, again, after=message), blocks, recipe, first=message.end)
 
 
 @given(sources, record_lists(), feed_sizes, st.lists(st.integers(0, 6), min_size=1, max_size=4))
@@ -170,45 +161,6 @@ def test_no_carry_in_the_middle_of_a_document() -> None:
     assert mill.chains["train"].carry(6) is not None
 
 
-def test_the_cursor_in_a_document_remembers_that_document() -> None:
-    """After a block that cuts a document it is that document's record, not the one before; the totals exclude it."""
-    source = make_source()
-    records = [tombstone(1), text(4, "abcdefgh"), tombstone(9)]
-    middle, end = write(source, RECIPE, records, ())
-    remembered = (4, record_crc(None, b"abcdefgh"), 1004)
-    assert middle.cursor == Cursor(4, 4, 1, *remembered)
-    assert end.cursor == Cursor(4, 8, 2, *remembered)
-    assert middle.totals == end.totals == Totals(records=1, tombstones=1)
-
-
-def test_the_cursor_after_a_document_that_fills_its_block_stands_behind_it() -> None:
-    """Not in the middle: nothing of the document is left; what follows it is not passed yet."""
-    source = make_source()
-    (message,) = write(source, RECIPE, [text(4, "abc"), tombstone(9)], ())
-    assert message.cursor == Cursor(5, 0, 1, 4, record_crc(None, b"abc"), 1004)
-    assert message.totals == Totals(records=1, kept=1, tokens=4, value_bytes=3)
-
-
-def test_a_document_whose_separator_alone_is_left_continues() -> None:
-    """All its text is in blocks, its end-of-document id is not."""
-    source = make_source()
-    records = [text(0, "abcd"), text(1, "xyz")]
-    messages = write(source, RECIPE, records)
-    assert messages[0].cursor.taken == len("abcd")
-    assert bytes(messages[1].tokens) == b"\0xyz"
-    assert write(source, RECIPE, records, after=messages[0]) == messages[1:]
-
-
-def test_a_flush_fills_the_open_block_and_an_empty_one_stays_empty() -> None:
-    """Two flushes in a row are one block, and both are counted."""
-    source = make_source()
-    records = [flush(0), text(1, "a"), flush(2), flush(3), text(4, "b"), flush(5)]
-    messages = write(source, RECIPE, records, ())
-    assert [bytes(message.tokens) for message in messages] == [b"a\0\0\0", b"b\0\0\0"]
-    assert [message.totals.flushes for message in messages] == [2, 4]
-    assert_follow(messages, source.blocks(RECIPE, records), RECIPE)
-
-
 def test_padding_has_an_id_of_its_own_where_no_token_ends_a_document() -> None:
     """Documents follow each other directly, and pieces say where each begins; positions count the first token, too."""
     recipe = replace(RECIPE, begin_of_document=(7,), end_of_document=(), padding=9)
@@ -252,15 +204,6 @@ def test_messages_end_where_they_are_told_to(source: Source, records: list[Recor
     assert ends & set(range(1, len(blocks) + 1)) <= {message.end for message in messages}
 
 
-def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:
-    """It is no document for the chain: not even an end-of-document id."""
-    source = make_source()
-    mill = source.chain(RECIPE)
-    assert mill.feed(chain_outcomes(source, RECIPE, [text(0, "a")], [0])) == []
-    assert mill.totals == Totals(records=1, filtered=Counter({NO_TOKENS: 1}))
-    assert mill.open_tokens == 0
-
-
 @pytest.mark.parametrize(
     ("record", "tokens"), [(tombstone(5), []), (text(5, "abc"), [3]), (text(6, "abcdefghij"), [10])]
 )
@@ -275,16 +218,6 @@ def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_contin
         chain.feed(chain_outcomes(source, RECIPE, [record], tokens))
 
 
-def test_a_chain_begins_at_its_genesis_offset() -> None:
-    """What lies below is not read and not counted."""
-    chain = genesis_hash(RECIPE.fingerprint, 0)
-    mill = ChainMill(RECIPE, genesis_point(3, chain), message_bytes=1)
-    source = make_source()
-    messages = mill.feed(chain_outcomes(source, RECIPE, [text(offset, "abc") for offset in range(5)], [3] * 5))
-    assert [message.cursor.next_offset for message in messages] == [4, 5]
-    assert messages[-1].totals.records == len(messages)
-
-
 def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
     """The totals of a message that was read are not changed by going on from it."""
     source = make_source()
@@ -293,12 +226,6 @@ def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
     kept = replace(first.totals)
     write(source, RECIPE, records, after=first)
     assert first.totals == kept
-
-
-def test_a_chain_begins_without_an_open_block() -> None:
-    """Nothing waits before the first document."""
-    opened = open_packing(RECIPE).open_block
-    assert opened == (b"", b"")
 
 
 def test_a_packing_of_another_version_is_refused() -> None:
@@ -324,6 +251,8 @@ def reopened(source: Source, recipe: Recipe, message: Message, records: list[Rec
 
 fit_sources = st.builds(fitting, sources, st.integers(1, 4), st.sampled_from([1, 2, 5, 100]))
 DOCUMENTS = [text(n, "abcde"[: 1 + n % 5]) for n in range(12)]
+WIDE = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
+"""A source whose open blocks have room for all of `DOCUMENTS`."""
 
 
 @pytest.mark.slow
@@ -397,23 +326,21 @@ def test_totals_count_padding_documents_that_are_cut_and_blocks_with_several() -
 )
 def test_a_record_of_an_open_block_that_is_another_one_now_is_refused(now: Record | None, said: str) -> None:
     """One of the same length as well: two histories would be joined."""
-    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
-    (recipe,) = source.recipes
-    carry = write(source, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
+    (recipe,) = WIDE.recipes
+    carry = write(WIDE, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
     assert split_references(carry.references).rows["offset"].tolist() == list(range(12))
     log = [*DOCUMENTS[:3], *([now] if now else []), *DOCUMENTS[4:]]
     with pytest.raises(SourceError, match=f"offset 3 of raw-text, of which an open block of split train .* {said}"):
-        reopened(source, recipe, carry, log)
-    assert reopened(source, recipe, carry, DOCUMENTS).is_complete
+        reopened(WIDE, recipe, carry, log)
+    assert reopened(WIDE, recipe, carry, DOCUMENTS).is_complete
 
 
 def test_a_record_on_the_skip_list_is_refused_where_an_open_block_has_it() -> None:
     """It is passed, and the list does not take it; whoever wrote it there all the same is told."""
-    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
-    (recipe,) = source.recipes
-    carry = write(source, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
+    (recipe,) = WIDE.recipes
+    carry = write(WIDE, recipe, DOCUMENTS, (100,), carries=(True,))[-1]
     with pytest.raises(SourceError, match=r"offset 5 .* no document of the split any more"):
-        reopened(replace(source, skips=frozenset({5})), recipe, carry, DOCUMENTS)
+        reopened(replace(WIDE, skips=frozenset({5})), recipe, carry, DOCUMENTS)
 
 
 def test_records_near_each_other_are_read_in_one_go() -> None:
@@ -428,16 +355,15 @@ def test_records_near_each_other_are_read_in_one_go() -> None:
 
 def test_records_are_compared_where_a_carry_has_the_open_blocks_by_value() -> None:
     """Those that the source still holds; what it lost needs not be there."""
-    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
-    (recipe,) = source.recipes
-    mill = source.mill()
+    (recipe,) = WIDE.recipes
+    mill = WIDE.mill()
     mill.feed(DOCUMENTS)
     carry = mill.chains["train"].carry(12, by_value=True)
     assert carry is not None
     point = resume_point(carry)
     for first, changed, refused in ((0, None, False), (4, 3, False), (4, 8, True), (0, 3, True)):
         log = [r._replace(value=b"?" * len(r.value or b"")) if r.offset == changed else r for r in DOCUMENTS[first:]]
-        reopening = Reopening(recipe, source.stages, point, source_first=first)
+        reopening = Reopening(recipe, WIDE.stages, point, source_first=first)
         assert list(reopening.ranges) == [(first, 12)]
         if refused:
             with pytest.raises(SourceError, match=f"offset {changed} .* another record now"):
@@ -450,14 +376,6 @@ def test_records_are_compared_where_a_carry_has_the_open_blocks_by_value() -> No
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)))
 
 
-def _feed(mill: PartitionMill, records: list[Record], sizes: list[int]) -> dict[str, list[Message]]:
-    messages: dict[str, list[Message]] = {split: [] for split in mill.chains}
-    for feed in divide(records, sizes):
-        for split, found in mill.feed(feed).messages.items():
-            messages[split] += found
-    return messages
-
-
 @given(
     source=sources,
     records=record_lists(),
@@ -467,15 +385,35 @@ def _feed(mill: PartitionMill, records: list[Record], sizes: list[int]) -> dict[
     size=message_bytes,
     part=st.sampled_from([1, 3, 4096]),
 )
-def test_every_chain_of_a_partition_is_its_reference(
+def test_every_chain_of_a_partition_is_its_reference_and_every_record_is_accounted_for(
     *, source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int, part: int
 ) -> None:
-    """From any start, with a skip list, for any splits, feeds and parts of a feed: byte for byte."""
+    """From any start, with a skip list, for any splits, feeds and parts of a feed: byte for byte.
+
+    The outcomes of each chain add up, and over all chains each record is kept, filtered or refused at most once. What
+    cannot be decoded is a dead letter once, whichever split owns it, none included.
+    """
     source = replace(source, start=start, skips=skips)
+    mill = source.mill(message_bytes=size)
     with patch.object(columns, "PART_RECORDS", part):
-        messages = _feed(source.mill(message_bytes=size), records, sizes)
+        fed = [mill.feed(feed) for feed in divide(records, sizes)]
     for recipe in source.recipes:
-        assert_follow(messages[recipe.split], source.blocks(recipe, records), recipe)
+        messages = [message for milled in fed for message in milled.messages[recipe.split]]
+        assert_follow(messages, source.blocks(recipe, records), recipe)
+
+    taken = [record for record in records if record.offset >= start]
+    dead = [outcome for milled in fed for outcome in milled.dead_letters]
+    assert all(outcome.reason for outcome in dead)
+    assert [outcome.record for outcome in dead] == [
+        record for record in taken if source.stages.outcome(record, skips).kind is Kind.DEAD_LETTERED
+    ]
+    totals = [chain.totals for chain in mill.chains.values()]
+    assert all(total.balanced and total.records == len(taken) for total in totals)
+    assert len(dead) >= sum(total.dead_lettered.total() for total in totals)
+    owned = sum(t.kept + t.filtered.total() + t.dead_lettered.total() for t in totals)
+    values = sum(record.value is not None for record in taken)
+    everything_is_owned = sum(size for _, size in source.recipes[0].splits) == source.recipes[0].shards
+    assert owned == values if everything_is_owned else owned <= values
 
 
 @given(sources, record_lists(), feed_sizes, feed_sizes, st.data())
@@ -493,36 +431,11 @@ def test_chains_resume_at_places_of_their_own(
         firsts.append(last.end if last is not None else 0)
     mill = source.mill(points)
     assert mill.next_offset == min(point.cursor.next_offset if point is not None else 0 for point in points)
-    written = _feed(mill, [record for record in records if record.offset >= mill.next_offset], again)
+    rest = [record for record in records if record.offset >= mill.next_offset]
+    fed = [mill.feed(feed).messages for feed in divide(rest, again)]
     for recipe, first in zip(source.recipes, firsts, strict=True):
-        assert_follow(written[recipe.split], source.blocks(recipe, records), recipe, first)
-
-
-@given(sources, record_lists(), feed_sizes)
-def test_every_record_is_accounted_for_in_every_chain(source: Source, records: list[Record], sizes: list[int]) -> None:
-    """The outcomes of each chain add up, and over all chains each record is kept, filtered or refused at most once."""
-    mill = source.mill()
-    dead = [outcome for feed in divide(records, sizes) for outcome in mill.feed(feed).dead_letters]
-    totals = [chain.totals for chain in mill.chains.values()]
-    assert all(total.balanced and total.records == len(records) for total in totals)
-    owned = sum(t.kept + t.filtered.total() + t.dead_lettered.total() for t in totals)
-    nothing = sum(record.value is None for record in records)
-    assert owned <= len(records) - nothing
-    if len(source.recipes) == sum(size for _, size in source.recipes[0].splits) == source.recipes[0].shards:
-        assert owned == len(records) - nothing
-    assert len(dead) >= sum(total.dead_lettered.total() for total in totals)
-
-
-@given(sources, record_lists(), feed_sizes)
-def test_every_undecodable_record_is_a_dead_letter_once(
-    source: Source, records: list[Record], sizes: list[int]
-) -> None:
-    """Whichever split owns it, none included; those of other splits' chains are not repeated."""
-    mill = source.mill()
-    dead = [outcome for feed in divide(records, sizes) for outcome in mill.feed(feed).dead_letters]
-    wanted = [r for r in records if source.stages.outcome(r).kind is Kind.DEAD_LETTERED]
-    assert [outcome.record for outcome in dead] == wanted
-    assert all(outcome.reason for outcome in dead)
+        written = [message for messages in fed for message in messages[recipe.split]]
+        assert_follow(written, source.blocks(recipe, records), recipe, first)
 
 
 def test_documents_that_no_chain_needs_are_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:

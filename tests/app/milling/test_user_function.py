@@ -24,8 +24,8 @@ from tokenmill.errors import TopicError
 ROOT = Path(tokenmill.__file__).parents[1]
 MARK = "imported from the working directory"
 COMMAND = Path(sys.executable).with_name("tokenmill")
+PRODUCE = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
 IMPORTED_BY_M = "import sys; sys.argv = ['-m']; import runpy, importlib.util, pkgutil; print(*sys.modules)"
-PACKAGES = {"tokenmill", "tests", "benchmarks", "examples", "app", "consumers"}
 VERIFYING = """
 from tokenmill.app.tools.verify.partition_check import _workers
 
@@ -107,30 +107,25 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
 @pytest.mark.needs("minutes")
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     """Whatever formats it loads libraries for; and runs a function from there, which is named."""
-    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
-
-    assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *produce)
-    assert '"ONE"' in run(traps, *produce, "--map", "own_one:shout", "--map-processes", "1")
+    assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *PRODUCE)
+    assert '"ONE"' in run(traps, *PRODUCE, "--map", "own_one:shout", "--map-processes", "1")
 
 
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> None:
     """The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is."""
-    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
     lay_traps(traps, {"own_trap"})
     (traps / "tokenmill.toml").write_text('function = "own_trap:f"\nid_field = "name"\n')
-    assert '{"text": "one","name":"a.jsonl:1"}' in run(traps, *produce)
+    assert '{"text": "one","name":"a.jsonl:1"}' in run(traps, *PRODUCE)
     (traps / "tokenmill.toml").write_text('decode = "own_trap:f"\n')
-    assert "one" in run(traps, *produce)
+    assert "one" in run(traps, *PRODUCE)
 
 
 @pytest.mark.slow
 def test_a_function_there_hides_nothing_that_python_has(traps: Path) -> None:
     """The working directory comes last: a name of the library's means the library's, and the message says which."""
-    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
-
-    said = run(traps, *produce, "--map", "http:shout", code=12)
+    said = run(traps, *PRODUCE, "--map", "http:shout", code=12)
 
     assert "the module is that of" in said
     assert str(traps) not in said

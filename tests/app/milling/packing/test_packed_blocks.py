@@ -1,23 +1,26 @@
-"""The packing ``concat``: all tokens, in order, whatever the calls; every piece where it belongs."""
+"""Packings that keep blocks open: the blocks of their plain references, whatever the calls; and what all share."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.mills import RECIPE
 from tests.strategies import feed_sizes
 from tokenmill.app.milling.document_columns import Metas
 from tokenmill.app.milling.packing.document_shapes import DocumentShape, Frame
+from tokenmill.app.milling.packing.fit_packing import FitPacking
 from tokenmill.app.milling.packing.packed_blocks import ConcatPacking, PackedBlocks, Stretches, TokenizedDocuments
+from tokenmill.app.milling.reference import ConcatReference, FitReference, LeavingBlock, ReferencePacking
 from tokenmill.app.milling.tokenizers import TokenBatch
-from tokenmill.wire.pieces import PADDING, Piece, decode_entry
+from tokenmill.wire.pieces import NO_BLOCKS, Piece, decode_entry
 
 UINT16 = np.dtype("<u2")
+PAD = 65535
 arrays = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=6)
 
 
@@ -36,164 +39,142 @@ def test_any_part_of_stretches_is_that_part_of_one_array(parts: list[list[int]],
         assert all(len(array) for array in stretches)
 
 
-END = 255
-
-lengths = st.lists(st.integers(0, 12), max_size=10)
-block_sizes = st.integers(2, 7)
-
-
 class Document(NamedTuple):
-    """One document, as `TokenizedDocuments` holds many."""
+    """A document at an offset; with no tokens, a flush."""
 
     offset: int
-    tokens: npt.NDArray[np.integer]
-    meta: bytes
-    taken: int = 0
+    tokens: Sequence[int]
+    meta: bytes = b""
+
+    @property
+    def crc(self) -> int:
+        """Stands for that of its record."""
+        return self.offset * 7 + 1
 
 
-def _columns(documents: Sequence[Document]) -> TokenizedDocuments:
-    """Put the documents into columns; their tokens do not begin at the array's first."""
+class Left(NamedTuple):
+    """A block that left, and the state behind it, as both sides tell it."""
+
+    tokens: list[int]
+    pieces: list[Piece]
+    figures: dict[str, int]
+    offset: int
+    taken: int
+    finished: bool
+    references: bytes
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Document]:
+    """Draw documents of up to three blocks and flushes, with gaps between their offsets."""
+    offset, number = draw(st.integers(0, 3)), 0
+    sizes = st.integers(0, 22) | st.integers(0, 4)
+    found = []
+    for size, gap, meta in draw(st.lists(st.tuples(sizes, st.integers(1, 4), st.integers(0, 2)), max_size=40)):
+        found.append(Document(offset, range(number, number + size), b"m" * meta))
+        offset, number = offset + gap, number + size
+    return found
+
+
+Shape = tuple[int, tuple[int, int] | None]
+"""Tokens of a block; and for ``fit`` most open blocks, and their largest age in offsets."""
+fit_shapes = st.tuples(st.integers(2, 9), st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 4, 10, 1000])))
+shapes: st.SearchStrategy[Shape] = fit_shapes | st.tuples(st.integers(2, 9), st.none())
+OpenPacking = ConcatPacking | FitPacking
+
+
+def packing_of(shape: Shape, before: OpenPacking | None = None) -> OpenPacking:
+    """Return the packing, which goes on with the open blocks of the one before."""
+    size, fit = shape
+    tokens, entries = (b"", b"") if before is None else before.open_block
+    if fit is None:
+        return ConcatPacking(size, UINT16, PAD, open_tokens=tokens, open_entry=entries)
+    references = NO_BLOCKS if before is None else before.references
+    most_open, age = fit
+    return FitPacking(
+        size, UINT16, PAD, open_blocks=most_open, max_age_offsets=age,
+        references=references, open_tokens=tokens, open_entry=entries,
+    )  # fmt: skip
+
+
+def reference_of(shape: Shape) -> ReferencePacking:
+    """Return the packing's reference."""
+    size, fit = shape
+    recipe = replace(RECIPE, block_tokens=size, dtype="uint16", padding=PAD)
+    if fit is None:
+        return ConcatReference(recipe)
+    parameters = dict(zip(("open_blocks", "max_age_offsets"), fit, strict=True))
+    return FitReference(replace(recipe, packing="fit", packing_parameters=parameters))
+
+
+def expected_of(reference: ReferencePacking, documents: Sequence[Document]) -> Iterator[Left]:
+    """Yield what the reference makes of documents."""
+    for document in documents:
+        found: Iterator[LeavingBlock] = reference.flush(document.offset)
+        if document.tokens:
+            found = reference.add(document.offset, document.tokens, document.meta, document.crc)
+        for block in found:
+            pieces = [Piece(*piece) for piece in block.pieces]
+            state = (document.offset, block.taken, block.finished, reference.references())
+            yield Left(list(block.tokens), pieces, dict(block.figures), *state)
+
+
+def columns(documents: Sequence[Document], before: Sequence[int] = (1, 2)) -> TokenizedDocuments:
+    """Put documents into columns, in several arrays, of which the first is none of theirs."""
     return TokenizedDocuments(
         np.array([document.offset for document in documents], np.int64),
-        Stretches(np.array(part, UINT16) for part in [[7], *([*document.tokens, END] for document in documents)]),
-        np.cumsum([1, *(len(document.tokens) + 1 for document in documents)]),
+        Stretches(np.array(part, UINT16) for part in (before, *(document.tokens for document in documents))),
+        np.cumsum([len(before), *(len(document.tokens) for document in documents)]),
         Metas.join(document.meta for document in documents),
-        documents[0].taken if documents else 0,
+        crc=lambda at: documents[at].crc,
     )
 
 
-def _documents(sizes: Sequence[int]) -> list[Document]:
-    """Make documents whose tokens are all different, as far as 16 bits go."""
-    starts = np.cumsum([0, *sizes])
-    return [
-        Document(10 * n, np.arange(start, start + size, dtype=np.uint32) + 256, b"m" * (n % 3))
-        for n, (start, size) in enumerate(zip(starts.tolist(), sizes, strict=False))
-    ]
+def left_of(packed: PackedBlocks, offsets: Sequence[int], size: int) -> Iterator[Left]:
+    """Yield the blocks of a call, each cut out by itself."""
+    for n, entry in enumerate(packed.entries):
+        tokens = np.frombuffer(packed.tokens.between(n * size, (n + 1) * size).tobytes(), UINT16).tolist()
+        state = (offsets[packed.documents[n]], packed.taken[n], packed.finished[n], packed.references(n + 1))
+        figures = {name: int(numbers[n]) for name, numbers in packed.figures.items()}
+        yield Left(tokens, decode_entry(entry), figures, *state)
 
 
-@dataclass
-class Expected:
-    """The same, one token at a time."""
-
-    size: int
-    blocks: list[tuple[list[int], list[Piece]]] = field(default_factory=lambda: [([], [])])
-    """The last one is open."""
-    ends: list[tuple[int, int]] = field(default_factory=list)
-    """For each full block, the document of its last token and how much of it is taken."""
-
-    def add(self, number: int, document: Document) -> None:
-        """Append a document."""
-        tokens = [*document.tokens.tolist(), END]
-        for position in range(document.taken, len(tokens)):
-            is_last = position + 1 == len(tokens)
-            taken = 0 if is_last else position + 1
-            self._append(tokens[position], document.offset, position, document.meta, (number, taken))
-
-    def fill(self, offset: int) -> None:
-        """Fill the open block."""
-        while self.blocks[-1][0]:
-            self._append(END, offset, PADDING, b"", (0, 0))
-
-    def _append(self, token: int, offset: int, position: int, meta: bytes, end: tuple[int, int]) -> None:
-        tokens, pieces = self.blocks[-1]
-        if not pieces or (pieces[-1].offset, pieces[-1].position < 0) != (offset, position < 0):
-            pieces.append(Piece(len(tokens), offset, position, meta))
-        tokens.append(token)
-        if len(tokens) == self.size:
-            self.blocks.append(([], []))
-            self.ends.append(end)
+def run(packing: OpenPacking, documents: Sequence[Document], size: int, calls: Sequence[int]) -> Iterator[Left]:
+    """Yield what the packing makes of documents, so many at a time."""
+    at = 0
+    for count in [*calls, len(documents)]:
+        part = list(documents[at : at + count])
+        at += len(part)
+        while part:
+            stop = next((n for n, document in enumerate(part) if not document.tokens), len(part))
+            if stop:
+                offsets = [document.offset for document in part[:stop]]
+                yield from left_of(packing.add(columns(part[:stop])), offsets, size)
+            else:
+                yield from left_of(packing.fill(part[0].offset), [part[0].offset], size)
+            part = part[max(stop, 1) :]
 
 
-def _blocks(packed: PackedBlocks) -> list[list[int]]:
-    tokens = np.frombuffer(packed.tokens.tobytes(), UINT16)
-    return tokens.reshape(len(packed.entries), -1).tolist() if packed.entries else tokens.tolist()
+@given(histories(), shapes, feed_sizes)
+@example([Document(0, range(3)), Document(9, range(3))], (4, (2, 3)), [])
+def test_blocks_are_the_references_for_any_calls(documents: list[Document], shape: Shape, calls: list[int]) -> None:
+    """Blocks, pieces, padding, where the chain is after each, and the open blocks."""
+    packing, reference = packing_of(shape), reference_of(shape)
+    assert list(run(packing, documents, shape[0], calls)) == list(expected_of(reference, documents))
+    assert packing.references == reference.references()
+    tokens, _ = packing.open_block
+    assert np.frombuffer(tokens, UINT16).tolist() == [token for block in reference.blocks for token in block.tokens]
 
 
-def _read(packed: Sequence[PackedBlocks]) -> list[tuple[list[int], list[Piece]]]:
-    return [
-        (tokens, decode_entry(entry))
-        for part in packed
-        for tokens, entry in zip(_blocks(part), part.entries, strict=True)
-    ]
-
-
-def _open_of(packing: ConcatPacking) -> tuple[list[int], list[Piece]]:
-    tokens, entry = packing.open_block
-    return np.frombuffer(tokens, UINT16).tolist(), decode_entry(entry) if entry else []
-
-
-@given(lengths, block_sizes, feed_sizes)
-def test_every_token_is_packed_in_order_with_its_piece(sizes: list[int], block: int, calls: list[int]) -> None:
-    """For any division into calls, empty documents included: blocks, pieces, the open block, and where blocks end."""
-    documents = _documents(sizes)
-    packing = ConcatPacking(block, UINT16, END)
-    expected = Expected(block)
-    start = 0
-    for count in [*calls, len(documents), 0]:
-        expected.ends.clear()
-        before = len(expected.blocks) - 1
-        part = documents[start : start + count]
-        for number, document in enumerate(part):
-            expected.add(number, document)
-        packed = packing.add(_columns(part))
-        assert _read([packed]) == expected.blocks[before:-1]
-        assert list(zip(packed.documents, packed.taken, strict=True)) == expected.ends
-        assert _open_of(packing) == expected.blocks[-1]
-        start += count
-
-
-@given(lengths, block_sizes, st.integers(0, 12))
-def test_a_document_continues_after_what_is_taken(sizes: list[int], block: int, taken: int) -> None:
-    """Positions count from the document's beginning; its separator can be all that is left."""
-    first, *rest = _documents([max(12, taken), *sizes])
-    documents = [Document(first.offset, first.tokens, first.meta, taken), *rest]
-    packing = ConcatPacking(block, UINT16, END)
-    expected = Expected(block)
-    for number, document in enumerate(documents):
-        expected.add(number, document)
-    packed = packing.add(_columns(documents))
-    assert _read([packed]) == expected.blocks[:-1]
-    assert list(zip(packed.documents, packed.taken, strict=True)) == expected.ends
-    assert _open_of(packing) == expected.blocks[-1]
-
-
-@given(lengths, lengths, block_sizes)
-def test_a_flush_fills_the_open_block_with_padding(sizes: list[int], later: list[int], block: int) -> None:
-    """One block at most, which belongs to the flush; what comes later begins a new one."""
-    packing = ConcatPacking(block, UINT16, END)
-    expected = Expected(block)
-    documents = _documents([*sizes, *later])
-    for document in documents[: len(sizes)]:
-        expected.add(0, document)
-    expected.fill(7)
-    for document in documents[len(sizes) :]:
-        expected.add(0, document)
-    added = packing.add(_columns(documents[: len(sizes)]))
-    filled = packing.fill(7)
-    assert packing.open_block == (b"", b"")
-    assert len(filled.entries) == len(filled.documents) == len(filled.taken) == bool((sum(sizes) + len(sizes)) % block)
-    assert (list(filled.documents), list(filled.taken)) in (([], []), ([0], [0]))
-    assert not packing.fill(8).entries
-    assert _read([added, filled, packing.add(_columns(documents[len(sizes) :]))]) == expected.blocks[:-1]
-
-
-@given(lengths, lengths, block_sizes)
-def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[int], block: int) -> None:
-    """What a carry holds is all that the next owner needs."""
-    documents = _documents([*sizes, *later])
-    packing = ConcatPacking(block, UINT16, END)
-    packing.add(_columns(documents[: len(sizes)]))
-    tokens, entry = packing.open_block
-    assert len(tokens) < block * UINT16.itemsize
-    other = ConcatPacking(block, UINT16, END, open_tokens=tokens, open_entry=entry)
-    assert other.open_block == (tokens, entry)
-    rest = documents[len(sizes) :]
-    one, two = packing.add(_columns(rest)), other.add(_columns(rest))
-    assert _read([one]) == _read([two])
-    assert packing.open_block == other.open_block
-    other.fill(9)
-    packing.fill(9)
-    assert packing.open_block == other.open_block == (b"", b"")
+@given(histories(), shapes, st.integers(0, 40))
+def test_open_blocks_go_on_in_another_packing(documents: list[Document], shape: Shape, at: int) -> None:
+    """By value, after any document: what a carry holds is all that the next owner needs."""
+    size, whole = shape[0], packing_of(shape)
+    list(run(whole, documents[:at], size, []))
+    again = packing_of(shape, whole)
+    assert (again.open_block, again.references) == (whole.open_block, whole.references)
+    assert list(run(again, documents[at:], size, [1])) == list(run(whole, documents[at:], size, []))
+    assert again.open_block == whole.open_block
 
 
 _around = st.lists(st.integers(0, 200), max_size=3)
@@ -217,36 +198,26 @@ def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
     ]
 
 
-@given(lengths, feed_sizes)
-def test_documents_of_parts_are_those_of_the_whole(sizes: list[int], calls: list[int]) -> None:
+@given(histories(), feed_sizes)
+def test_documents_of_parts_are_those_of_the_whole(documents: list[Document], calls: list[int]) -> None:
     """However a fetch is divided: offsets, tokens and metas go one behind the other."""
-    documents = _documents(sizes)
-    parts, start = [], 0
-    for count in [*calls, len(documents)]:
-        some = documents[start : start + count]
-        ids = np.concatenate([np.empty(0, np.uint32), *(document.tokens for document in some)]).astype(np.uint32)
-        batch = TokenBatch(ids, np.cumsum([0, *(len(document.tokens) for document in some)]))
-        metas = Metas.join(document.meta for document in some)
-        offsets = np.array([document.offset for document in some], np.int64)
-        tokens, bounds = Frame((), (END,), UINT16).around(batch.ids, batch.offsets)
-        parts.append(TokenizedDocuments(offsets, Stretches([tokens]), bounds, metas))
-        start += count
-    one = TokenizedDocuments.concatenate(parts)
-    whole = _columns(documents)
+    bounds = np.minimum(np.cumsum([0, *calls, len(documents)]), len(documents)).tolist()
+    one = TokenizedDocuments.concatenate([columns(documents[low:high], ()) for low, high in pairwise(bounds)])
+    whole = columns(documents, ())
     assert one.offsets.tolist() == whole.offsets.tolist()
-    assert one.tokens.tobytes() == whole.tokens.tobytes()[UINT16.itemsize :]
-    assert one.bounds.tolist() == (whole.bounds - 1).tolist()
+    assert one.tokens.tobytes() == whole.tokens.tobytes()
+    assert one.bounds.tolist() == whole.bounds.tolist()
     assert (one.metas.data, one.metas.bounds.tolist()) == (whole.metas.data, whole.metas.bounds.tolist())
 
 
 def test_what_was_packed_stays_when_more_is_added() -> None:
     """And the open block is a copy: it holds no fetch."""
     ids = np.arange(7, dtype=np.uint16)
-    packing = ConcatPacking(3, UINT16, END)
+    packing = ConcatPacking(3, UINT16, PAD)
     packed = packing.add(TokenizedDocuments(np.array([0]), Stretches([ids]), np.array([0, 7]), Metas.join([b""])))
-    blocks, opened = _blocks(packed), packing.open_block
-    assert (blocks, opened[0]) == ([[0, 1, 2], [3, 4, 5]], ids[6:].tobytes())
+    blocks, opened = packed.tokens.tobytes(), packing.open_block
+    assert (blocks, opened[0]) == (ids[:6].tobytes(), ids[6:].tobytes())
     ids[6:] = 9
     assert packing.open_block == opened
-    packing.add(_columns(_documents([5, 5])))
-    assert _blocks(packed) == blocks
+    packing.add(columns([Document(1, range(5)), Document(2, range(5))]))
+    assert packed.tokens.tobytes() == blocks

@@ -143,15 +143,10 @@ def test_any_division_and_any_resume_gives_the_references_blocks(
 def test_a_flush_is_counted_and_fills_nothing(source: Source, records: list[Record]) -> None:
     """No block is ever open, so a flush after each record changes the totals' flushes alone."""
     recipe = source.recipes[0]
-    spread = [replace_offset(record, 2 * number) for number, record in enumerate(records)]
+    spread = [record._replace(offset=2 * number) for number, record in enumerate(records)]
     flushed = [one for record in spread for one in (record, flush(record.offset + 1))]
     plain, also = source.blocks(recipe, spread), source.blocks(recipe, flushed)
     assert [(b.tokens, b.entry) for b in plain] == [(b.tokens, b.entry) for b in also]
-
-
-def replace_offset(record: Record, offset: int) -> Record:
-    """Return the record at another offset."""
-    return Record(offset, record.timestamp, record.key, record.value, record.headers)
 
 
 def test_what_is_dropped_is_listed_with_what_else_is_rejected() -> None:
@@ -231,19 +226,11 @@ def mask_of(entry: bytes, row: int) -> list[int]:
     return [int(p.position >= 0) for p, size in zip(pieces, sizes, strict=True) for _ in range(size)]
 
 
-@pytest.mark.parametrize(
-    ("row", "settings", "named"),
-    [
-        (2, {"end_of_document": None, "template": "tokenizer"}, r"^sequence_length = 2 leaves no room .* 3 or more"),
-        (8, {"end_of_document": None, "padding": 5000}, r"^padding = 5000 is no token of the tokenizer"),
-        (8, {"end_of_document": None, "padding": "[NOPE]"}, r"^padding = '\[NOPE\]' is no token"),
-    ],
-)
-def test_rows_that_cannot_be_are_refused(row: int, settings: dict[str, Any], named: str) -> None:
+def test_rows_without_room_for_a_text_are_refused() -> None:
     """With the setting, and what to do."""
-    draft = replace(RECIPE, packing="rows", block_tokens=row)
-    with pytest.raises(SettingsError, match=named):
-        complete(draft, TokenizerFile("bert", KINDS["bert"][0].to_str().encode()), **settings)
+    draft, tokenizer = replace(RECIPE, packing="rows", block_tokens=2), KINDS["bert"][0].to_str().encode()
+    with pytest.raises(SettingsError, match=r"^sequence_length = 2 leaves no room .* 3 or more"):
+        complete(draft, TokenizerFile("bert", tokenizer), None, template="tokenizer")
 
 
 @pytest.mark.parametrize(
