@@ -310,6 +310,7 @@ def _id(value: int | tuple[int, ...] | None) -> str:
 
 
 def _tokenizer(recipe: Recipe) -> str:
+    # 12 digits are enough to compare with `sha256sum` by eye
     return f"one of {recipe.vocabulary_size:,} ids (SHA-256 {recipe.tokenizer_sha256[:12]}…)"
 
 

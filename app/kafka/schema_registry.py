@@ -84,11 +84,13 @@ class SchemaRegistry:
         if len(within) > DEEPEST_REFERENCES:
             raise ValueError(f"its references are nested deeper than {DEEPEST_REFERENCES}")
         references = []
-        for reference in answer.get("references") or ():
-            try:
-                name, subject, version = reference["name"], reference["subject"], int(reference["version"])
-            except (TypeError, KeyError, ValueError):
-                raise self._no_answer(what, "it is not what registries answer") from None
+        found = answer.get("references") or []
+        for reference in found if isinstance(found, list) else [found]:
+            match reference:
+                case {"name": str(name), "subject": str(subject), "version": int(version)}:
+                    pass
+                case _:
+                    raise self._no_answer(what, "it is not what registries answer")
             path = f"subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
             if path in within:
                 raise ValueError(f"version {version} of {subject} refers to itself")

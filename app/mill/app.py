@@ -128,6 +128,7 @@ class Mill(StreamWorker[RawPartition]):
                 partition.heed_skips()
             self.partitions.look_after_halted()
 
+        # what people say of records there is to be seen within seconds
         await ask_repeatedly(self._settings, ask, 2.0, "the control topics cannot be read now")
 
     def _heed_compaction(self, refused: Mapping[str, str]) -> None:

@@ -66,6 +66,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
             await read_on(client, {settled.stream.control_topic: settled.control for settled in streams})
             self.partitions.look_after_halted()
 
+        # what people say of records there is to be seen within seconds
         await ask_repeatedly(self._settings, ask, 2.0, "the control topics cannot be read now")
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:

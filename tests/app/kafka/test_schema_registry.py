@@ -155,7 +155,14 @@ def test_lost_version_of_a_reference_is_named(small: SmallRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", [{}, {"schema": 1}, {"schema": "", "references": [1]}, {"schema": "", "references": [{}]}]
+    "entry",
+    [
+        *({}, {"schema": 1}, {"schema": "", "references": 7}, {"schema": "", "references": {"name": "b"}}),
+        *(
+            {"schema": "", "references": [reference]}
+            for reference in (1, {}, {"name": "b", "subject": 2, "version": 3})
+        ),
+    ],
 )
 def test_answers_that_are_no_schemas_are_waited_for(small: SmallRegistry, entry: dict[str, Any]) -> None:
     """Something between us and the registry may answer in its place."""
