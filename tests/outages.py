@@ -14,9 +14,8 @@ class Hands:
         """Return the time."""
         return self.now
 
-    def time(self) -> float:
-        """Return the time, as an event loop does."""
-        return self.now
+    time = monotonic = __call__
+    """As an event loop and Python's own module say it."""
 
     def turn(self, seconds: float) -> None:
         """Let time pass."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from tokenmill.app.local.local_state import LocalState
 from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_settings
@@ -135,12 +135,6 @@ def test_a_local_broker_is_spoken_to_in_plain_text() -> None:
     found = {name: getattr(settings, name) for name in ConnectionSettings.model_fields}
     assert found == ConnectionSettings(bootstrap_servers="127.0.0.1:1234").model_dump()
     assert settings.workers == 7
-
-
-def test_secrets_are_equal_when_they_are_the_same() -> None:
-    """Two loads of the same settings are equal."""
-    assert Settings(**LOGIN) == Settings(**LOGIN)
-    assert Settings(**LOGIN).sasl_password == SecretStr("gr1st")
 
 
 def test_brokers_may_be_written_with_the_scheme_of_other_programs() -> None:

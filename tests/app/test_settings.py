@@ -237,6 +237,7 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
         end_of_document=0,
         metadata_fields=("a,b", "c"),
         topic={"code": {"metadata_fields": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
+        steps=({"name": "regex", "regex_exp": '[a,é="]'},),
         shards=1000,
     )
     Path("tokenmill.toml").write_text("workers = 7")
@@ -244,6 +245,7 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv(name, value)
 
     assert load_settings() == settings
+    assert as_variable(()) == ""
 
 
 @given(names=st.lists(st.text()))
@@ -286,16 +288,6 @@ def test_a_table_in_a_flag_as_a_file_has_it_is_explained(name: str) -> None:
     """A flag and a variable take JSON."""
     with pytest.raises(SettingsError, match=r'Expecting .*: in a flag or a variable a table is JSON, as \{"name"'):
         load_settings({name: '{name = "near"}'})
-
-
-def test_steps_reach_a_started_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its variables, with whatever is in a parameter."""
-    settings = load_settings({"steps": '[{"name": "regex", "regex_exp": "[a,é=\\"]"}]'})
-    assert as_variable(settings.steps)
-    for name, value in settings.environment().items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == settings
-    assert as_variable(()) == ""
 
 
 def test_a_raw_topic_may_have_steps_of_its_own() -> None:

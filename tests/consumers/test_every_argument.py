@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 import tokenmill.consumers as public
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.consumers.scenes import era_store
 from tests.store.chains import STREAM
 from tokenmill.consumers import (
@@ -84,6 +84,12 @@ def wholes(least: int, *right: int) -> Values:
     kinds = (int, np.int32, np.uint8, np.array, torch.tensor)
     below = (least - 1, np.int64(least - 1), -(1 << 200))
     return Values(tuple(kind(one) for one in right for kind in kinds), (*NO_WHOLES, *below), HUGE)
+
+
+def optional(least: int, *right: int) -> Values:
+    """Return the same of an argument that may be None."""
+    values = wholes(least, least, *right)
+    return values._replace(refused=tuple(value for value in values.refused if value is not None))
 
 
 PATH: Final = Values((), (None, 4, "", b"", "st\0re", ["store"], 1.5, "s3://store"))
@@ -298,8 +304,7 @@ class Scene:
     def __init__(self, path: Path) -> None:
         """Make a store."""
         self.store = era_store(path / "plain").path
-        blocks = pack(given_documents([3, 9, 4] * 4, labels=["y"]), "concat", 5)
-        self.labelled = packed_store(path / "labelled", packed_info(), {0: blocks}).path
+        self.labelled = text_store(path / "labelled", [3, 9, 4] * 4, labels=["y"])
         self.documents = Documents(self.labelled, STREAM, label_field="label", label_names=["y"])
 
     def open(self, kind: Callable[..., Any], **given_values: Any) -> Any:
@@ -370,6 +375,19 @@ class Scene:
         return generate_latest(registry)
 
 
+SAID: Final = {
+    "Batches.load_state_dict.state_dict": "state",
+    "BatchesCollector.labels": "label rank",
+    "Mixture.add_stream.name": "stream",
+    "Mixture.add_stream.weight": "weight",
+    "Mixture.load_state_dict.state_dict": "state",
+    "Mixture.set_weights.weights": "weight",
+    "Mixture.streams": "stream",
+    "MixtureDataset.set_weights.weights": "weight",
+    "PaddedBatches.load_state_dict.state_dict": "state",
+    "StepDataset.load_state_dict.state_dict": "state",
+}
+"""How messages call an argument, where not by its name."""
 HALVES: Final = {"a": range(2), "b": range(2, 4)}
 
 
@@ -431,136 +449,114 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     streams_given = (*no_streams, {"a": 1, "b": 2}, {"": scene.open(Batches)}, {"a": mixed_steps(scene)})
     yield from document_rows(scene)
     found = scene.documents
-    rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
-        "Mixture.streams": (lambda v: Mixture(v, {"a": 1}), Values((scene.two(),), streams_given), "stream"),
-        "Mixture.skip.steps": (lambda v: scene.mix().skip(v), wholes(0, 0, 3), ""),
-        "Mixture.load_state_dict.state_dict": (lambda v: scene.mix().load_state_dict(v), STATE, "state"),
+    rows: dict[str, tuple[Callable[[Any], object], Values]] = {
+        "Mixture.streams": (lambda v: Mixture(v, {"a": 1}), Values((scene.two(),), streams_given)),
+        "Mixture.skip.steps": (lambda v: scene.mix().skip(v), wholes(0, 0, 3)),
+        "Mixture.load_state_dict.state_dict": (lambda v: scene.mix().load_state_dict(v), STATE),
         "Mixture.set_weights.weights": (
             lambda v: scene.mix().set_weights(v),
             Values(WEIGHTS.work[:5], (*WEIGHTS.refused[:20], [(0, {"a": 1})])),
-            "weight",
         ),
-        "Mixture.set_weights.from_step": (
-            lambda v: scene.mix().set_weights({"a": 1}, v),
-            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
-            "",
-        ),
+        "Mixture.set_weights.from_step": (lambda v: scene.mix().set_weights({"a": 1}, v), optional(1, 3)),
         "MixtureDataset.set_weights.weights": (
             lambda v: scene.mix_opened(MixtureDataset).set_weights(v),
             Values(WEIGHTS.work[:2], WEIGHTS.refused[:20]),
-            "weight",
         ),
         "MixtureDataset.set_weights.from_step": (
             lambda v: scene.mix_opened(MixtureDataset).set_weights({"a": 1}, v),
-            wholes(0, 0, 3)._replace(refused=tuple(v for v in wholes(0).refused if v is not None)),
-            "",
+            optional(0, 3),
         ),
         "Mixture.add_stream.name": (
             lambda v: scene.mix().add_stream(v, scene.open(Batches, eras=range(4, 5)), 0.5),
             Values(("c",), (None, "", 1, b"c", "a", ("c",))),
-            "stream",
         ),
         "Mixture.add_stream.batches": (
             lambda v: scene.mix().add_stream("c", v, 0.5),
             Values(
                 (scene.open(Batches, eras=range(4, 5)),), (None, 1, "c", scene.mix(), scene.open(Batches, batch_size=3))
             ),
-            "",
         ),
         "Mixture.add_stream.weight": (
             lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), v),
             Values((0.5, "1/3", Fraction(1, 9)), (None, 0, 1, 1.5, -0.1, math.nan, "x", True, [0.5])),
-            "weight",
         ),
         "Mixture.add_stream.from_step": (
             lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), 0.5, v),
-            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
-            "",
+            optional(1, 3),
         ),
-        "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
-        "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),
-        "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3), ""),
-        "StepDataset.state_after.step": (lambda v: steps().state_after(v), wholes(0, 0, 3), ""),
-        "StepDataset.resume.state": (lambda v: steps().resume(v), STATE, ""),
-        "StepDataset.load_state_dict.state_dict": (lambda v: steps().load_state_dict(v), STATE, "state"),
+        "Batches.skip.steps": (scene.skip, wholes(0, 0, 3)),
+        "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE),
+        "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3)),
+        "StepDataset.state_after.step": (lambda v: steps().state_after(v), wholes(0, 0, 3)),
+        "StepDataset.resume.state": (lambda v: steps().resume(v), STATE),
+        "StepDataset.load_state_dict.state_dict": (lambda v: steps().load_state_dict(v), STATE),
         "EraDataset.__getitem__.index": (
             lambda v: samples()[v],
             wholes(0, 0, 3)._replace(refused=NO_WHOLES, either=()),
-            "",
         ),
-        "EraDataset.__getitems__.indices": (lambda v: samples().__getitems__(v), INDICES, ""),
-        "EraDataset.documents.indices": (lambda v: samples().documents(v), INDICES._replace(work=INDICES.work[1:]), ""),
+        "EraDataset.__getitems__.indices": (lambda v: samples().__getitems__(v), INDICES),
+        "EraDataset.documents.indices": (lambda v: samples().documents(v), INDICES._replace(work=INDICES.work[1:])),
         "Documents.__getitem__.index": (
             lambda v: found[v],
             wholes(0, 0, 3)._replace(refused=(*NO_WHOLES, *SLICES), either=()),
-            "",
         ),
-        "Documents.__getitems__.indices": (found.__getitems__, INDICES, ""),
-        "Documents.take.indices": (found.take, INDICES, ""),
-        "HasTokenizer.decode.tokens": (found.decode, INDICES, ""),
+        "Documents.__getitems__.indices": (found.__getitems__, INDICES),
+        "Documents.take.indices": (found.take, INDICES),
+        "HasTokenizer.decode.tokens": (found.decode, INDICES),
         "Documents.label_distribution.indices": (
             found.label_distribution,
             INDICES._replace(refused=INDICES.refused[1:]),
-            "",
         ),
-        "PaddedBatches.load_state_dict.state_dict": (lambda v: scene.pad().load_state_dict(v), STATE, "state"),
-        "PaddedBatches.loader.num_workers": (lambda v: scene.pad().loader(num_workers=v), wholes(0, 0, 1), ""),
-        "Batch.part.rank": (lambda v: scene.read().part(v, 2), wholes(0, 0, 1), ""),  # type: ignore[union-attr]
-        "Batch.part.size": (lambda v: scene.read().part(0, v), wholes(1, 1, 4), ""),  # type: ignore[union-attr]
-        "Batch.part.zigzag": (lambda v: scene.read().part(0, 2, zigzag=v), FLAG, ""),  # type: ignore[union-attr]
+        "PaddedBatches.load_state_dict.state_dict": (lambda v: scene.pad().load_state_dict(v), STATE),
+        "PaddedBatches.loader.num_workers": (lambda v: scene.pad().loader(num_workers=v), wholes(0, 0, 1)),
+        "Batch.part.rank": (lambda v: scene.read().part(v, 2), wholes(0, 0, 1)),  # type: ignore[union-attr]
+        "Batch.part.size": (lambda v: scene.read().part(0, v), wholes(1, 1, 4)),  # type: ignore[union-attr]
+        "Batch.part.zigzag": (lambda v: scene.read().part(0, 2, zigzag=v), FLAG),  # type: ignore[union-attr]
         "BatchDocuments.from_ids.document_ids": (
             BatchDocuments.from_ids,
             Values((torch.zeros(2, 4, dtype=torch.int64),), (*NO_WHOLES, [[0]], torch.zeros(2, 4))),
-            "",
         ),
         "BatchDocuments.block_mask.block_size": (
             lambda v: scene.read().documents().block_mask(v),  # type: ignore[union-attr]
             wholes(1, 1, 128)._replace(refused=(*NO_WHOLES, 0, -1, 1 << 200)),
-            "",
         ),
-        "Windows.__getitems__.indices": (lambda v: windows().__getitems__(v), INDICES, ""),
-        "Windows.indices.partition": (lambda v: windows().indices(v), PARTITION, ""),
-        "Windows.rows.partition": (lambda v: windows().rows(v, [0]), PARTITION, ""),
-        "Windows.rows.indices": (lambda v: windows().rows(0, v), INDICES, ""),
-        "Windows.at.partition": (lambda v: windows().at(v, [0]), PARTITION, ""),
-        "Windows.at.indices": (lambda v: windows().at(0, v), INDICES, ""),
+        "Windows.__getitems__.indices": (lambda v: windows().__getitems__(v), INDICES),
+        "Windows.indices.partition": (lambda v: windows().indices(v), PARTITION),
+        "Windows.rows.partition": (lambda v: windows().rows(v, [0]), PARTITION),
+        "Windows.rows.indices": (lambda v: windows().rows(0, v), INDICES),
+        "Windows.at.partition": (lambda v: windows().at(v, [0]), PARTITION),
+        "Windows.at.indices": (lambda v: windows().at(0, v), INDICES),
         "Windows.__getitem__.place": (
             lambda v: windows()[v],
             Values(((0, 0), (2, np.int32(3)), 0, 7), (*NO_WHOLES[:-3], (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
-            "",
         ),
         "BatchDocuments.padded_cu_seqlens.documents": (
             lambda v: scene.read().documents().padded_cu_seqlens(v),  # type: ignore[union-attr]
             wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
-            "",
         ),
-        "Metrics.since.earlier": (lambda v: Metrics().since(v), Values((Metrics(batches=1),), (*NO_WHOLES, 0)), ""),
-        "BatchesCollector.batches": (prometheus.BatchesCollector, Values((batches(),), (*NO_WHOLES, 0)), ""),
+        "Metrics.since.earlier": (lambda v: Metrics().since(v), Values((Metrics(batches=1),), (*NO_WHOLES, 0))),
+        "BatchesCollector.batches": (prometheus.BatchesCollector, Values((batches(),), (*NO_WHOLES, 0))),
         "BatchesCollector.labels": (
             lambda v: scene.scrape(rank=v),
             Values(("0", 0, np.int64(0), "", 'a "b"\n'), (None, True, 0.5, [0], b"0", {}), HUGE),
-            "label rank",
         ),
         "serve_metrics.port": (
             lambda v: prometheus.serve_metrics(v).stop(),
             Values((0, np.int32(0)), (*NO_WHOLES, -1, 1 << 16, 1 << 31, 1 << 200)),
-            "",
         ),
         "serve_metrics.host": (
             lambda v: prometheus.serve_metrics(0, v).stop(),
             Values(
                 ("127.0.0.1", "localhost"), (None, 0, b"127.0.0.1", "x" * 300, "203.0.113.1", "a\0b", ["127.0.0.1"])
             ),
-            "",
         ),
         "serve_metrics.registry": (
             lambda v: prometheus.serve_metrics(0, registry=v).stop(),
             Values((CollectorRegistry(),), (None, 0, "registry", CollectorRegistry)),
-            "",
         ),
     }
-    for key, (call, values, told) in rows.items():
-        yield key, Row(call, values, told or key.rpartition(".")[2])
+    for key, (call, values) in rows.items():
+        yield key, Row(call, values, SAID.get(key) or key.rpartition(".")[2])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from tests.consumers import scenes
 from tests.consumers.mixtures import open_mixture, open_streams, stores_of
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.consumers.scenes import raises_in_workers
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, MixtureDataset, PaddedBatches, StepDataset
@@ -29,8 +29,7 @@ open_batches: Any = scenes.open_batches
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of documents with padding in the last block, which carry a field."""
-    documents = given_documents([3, 9, 4, 6, 2] * 4, labels=["n", "y"])
-    return packed_store(tmp_path_factory.mktemp("texts"), packed_info(), {0: pack(documents, "concat", 5)}).path
+    return text_store(tmp_path_factory.mktemp("texts"), [3, 9, 4, 6, 2] * 4, labels=["n", "y"])
 
 
 def loss_of_a_shifting_model(input_ids: torch.Tensor, labels: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:

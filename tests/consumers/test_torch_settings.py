@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store
+from tests.consumers.packed import text_store
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, PaddedBatches, StepDataset, Windows
 
@@ -22,8 +22,7 @@ STEPS: dict[str, Any] = {"batch_size": 2, "sequence_length": 4, "seed": 1}
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store that tests only read."""
-    blocks = pack(given_documents([3, 9, 4, 7] * 5), "concat", 5)
-    return packed_store(tmp_path_factory.mktemp("store"), packed_info(), {0: blocks}).path
+    return text_store(tmp_path_factory.mktemp("store"), [3, 9, 4, 7] * 5)
 
 
 @contextmanager

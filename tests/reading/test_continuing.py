@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history, runs
@@ -97,6 +97,14 @@ def test_a_run_ends_at_its_furthest_cursor(tail: tuple[Source, list[Record], lis
 
 
 @given(spans=st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, 4)), max_size=8), whole=st.booleans())
+@example(spans=[], whole=True)
+@example(spans=[], whole=False)
+@example(spans=[(0, 3), (3, 4), (0, 2), (2, 0), (2, 2)], whole=True).via(
+    "an older writer's blocks and carry at the end"
+)
+@example(spans=[(3, 4), (2, 2), (4, 0)], whole=False).via("the same, without the first block")
+@example(spans=[(5, 2), (3, 2), (0, 3)], whole=True).via("blocks that were written again below close the gap")
+@example(spans=[(3, 2), (5, 1)], whole=True).via("no run begins at 0, though all messages are known")
 def test_runs_are_what_the_numbers_say(*, spans: list[tuple[int, int]], whole: bool) -> None:
     """Messages that touch or overlap are one run; with `whole`, the first begins at 0 and only there."""
     cut = [(first, min(LENGTH, first + count)) for first, count in spans]
@@ -107,28 +115,6 @@ def test_runs_are_what_the_numbers_say(*, spans: list[tuple[int, int]], whole: b
         else:
             expected.append([first, end])
     assert _history_runs(cut, whole=whole) == [(first, Cursor(10 * end, 0, end)) for first, end in expected]
-
-
-def test_nothing_read_is_no_run() -> None:
-    """The chain continues at its genesis."""
-    assert not _history_runs([], whole=True)
-    assert not _history_runs([], whole=False)
-
-
-def test_a_zombies_last_words_do_not_hide_the_run() -> None:
-    """An older writer's blocks and carry at the very end change nothing."""
-    assert _history_runs([(0, 3), (3, 7), (0, 2), (2, 2), (2, 4)], whole=True) == [(0, Cursor(70, 0, 7))]
-    assert _history_runs([(3, 7), (2, 4), (4, 4)], whole=False) == [(2, Cursor(70, 0, 7))]
-
-
-def test_a_block_that_was_written_again_below_closes_the_gap() -> None:
-    """The order in the log does not matter."""
-    assert _history_runs([(5, 7), (3, 5), (0, 3)], whole=True) == [(0, Cursor(70, 0, 7))]
-
-
-def test_a_partition_without_its_first_block_has_no_run_from_there() -> None:
-    """The caller sees that no run begins at 0, though all messages are known."""
-    assert _history_runs([(3, 5), (5, 6)], whole=True) == [(3, Cursor(60, 0, 6))]
 
 
 def test_a_carry_is_further_than_the_block_before_it() -> None:

@@ -140,6 +140,21 @@ def open_content(store: Store, sequence: SequenceId) -> UsedContent:
     return UsedContent(store.path, INFO, sequence, 4 // sequence.sequence_length)
 
 
+def remember(found: UsedContent, sample: int) -> None:
+    """Let content remember the era of a sample, as if it was just read."""
+    place = found._places.place(sample)
+    assert place is not None
+    found.remember(place, ERAS[place.era].blocks)
+
+
+def pinned_era(found: UsedContent, sample: int, sequence: SequenceId) -> int:
+    """Return the era that pins a sample; its hash is that of the store."""
+    pinned = found.pin(at(sample, sequence)).content
+    assert pinned is not None
+    assert pinned.hash == ERAS[pinned.era].hash.hex()
+    return pinned.era
+
+
 def last_used(sample: int, sequence: SequenceId) -> int | None:
     """Return the last era that a position has used, by going through all samples."""
     stop = min(sequence.eras[1] or len(ERAS), len(ERAS))
@@ -217,10 +232,7 @@ def test_what_pins_a_position_does_not_depend_on_what_was_read(
             continue
         if remembers:
             found.remember(place, ERAS[place.era].blocks)
-        pinned = found.pin(at(sample, sequence)).content
-        assert pinned is not None
-        assert pinned.era == last_used(sample, sequence)
-        assert pinned.hash == ERAS[pinned.era].hash.hex()
+        assert pinned_era(found, sample, sequence) == last_used(sample, sequence)
 
 
 def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,9 +240,7 @@ def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pyt
     sequence = sequence_of(passes=2)
     found = open_content(home, sequence)
     for sample in range(2 * BLOCKS):
-        place = found._places.place(sample)
-        assert place is not None
-        found.remember(place, ERAS[place.era].blocks)
+        remember(found, sample)
     before = [found.pin(at(sample, sequence)) for sample in range(2 * BLOCKS + 1)]
 
     def fail(*_: object) -> bytes:
@@ -246,14 +256,10 @@ def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch:
     """As after a rewind: what was remembered of later eras is no hindrance."""
     found = open_content(home, sequence_of())
     for sample in (20, 35, 0, 5):
-        place = found._places.place(sample)
-        assert place is not None
-        found.remember(place, ERAS[place.era].blocks)
+        remember(found, sample)
     monkeypatch.setattr(EraReader, "row", None)
     for sample in range(1, STOPS_OF_TWO + 1):
-        pinned = found.pin(at(sample, sequence_of())).content
-        assert pinned is not None
-        assert pinned.era == last_used(sample, sequence_of())
+        assert pinned_era(found, sample, sequence_of()) == last_used(sample, sequence_of())
 
 
 @pytest.mark.parametrize("sample", [12, 30, BLOCKS + 1])
@@ -278,14 +284,10 @@ def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trainable, "_REMEMBERED", 2)
     found = open_content(home, sequence_of())
     for sample in range(BLOCKS):
-        place = found._places.place(sample)
-        assert place is not None
-        found.remember(place, ERAS[place.era].blocks)
+        remember(found, sample)
         assert len(found._remembered) <= 2
     for sample in range(1, BLOCKS + 1):
-        pinned = found.pin(at(sample, sequence_of())).content
-        assert pinned is not None
-        assert pinned.era == last_used(sample, sequence_of())
+        assert pinned_era(found, sample, sequence_of()) == last_used(sample, sequence_of())
 
 
 def test_a_state_that_is_ahead_is_compared_as_soon_as_its_era_comes(tmp_path: Path, home: Store) -> None:

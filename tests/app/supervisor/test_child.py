@@ -13,7 +13,7 @@ import pytest
 from tests.marked import until
 from tokenmill.app.supervisor.worker_slot import Child
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
-from tokenmill.app.worker.in_flight import BOARD_VARIABLE, RecordsInFlight
+from tokenmill.app.worker.in_flight import RecordsInFlight
 
 SECONDS: Final = 60.0
 """How long a wait may take: far longer than it should."""
@@ -87,11 +87,12 @@ async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
 
 @pytest.mark.slow
 async def test_what_a_dead_process_was_milling_is_known() -> None:
-    """Its notes lie in memory that is ours as well."""
-    child = await start(f"""
+    """Its notes lie in memory that is ours as well; what it had done is not among them."""
+    child = await start("""
 from tokenmill.app.worker.in_flight import Board, Note
-note = Note("raw", 3, Board(int(os.environ["{BOARD_VARIABLE}"])))
-note(10, 12)
+board = Board.inherited()
+done, at_work = Note("raw", 1, board), Note("raw", 3, board)
+done(1, 9); at_work(8, 12); at_work(10, 12); done.done()
 os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert await child.wait() == -signal.SIGKILL

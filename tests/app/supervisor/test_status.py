@@ -142,14 +142,18 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
 
 
 def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
-    """It runs and is ready, and does nothing: its state says so, and it is up again when a broker answers it."""
-    all_posts = slots()
-    export = Export(DEFAULTS, all_posts, Cluster(DEFAULTS, ["raw-text"]), WorkerLedger())
+    """It runs, and does nothing: its state says so, and nothing is ready, though the supervisor hears from a broker."""
+    all_posts, cluster = slots(), Cluster(DEFAULTS, ["raw-text"])
+    export = Export(DEFAULTS, all_posts, cluster, WorkerLedger())
     child = Ready()
     all_posts["mill-1"].child = cast("Child", child)
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
+    all_posts["mill-2"].child = cast("Child", Ready())
     child.status = {**Ready.status, "away_since": 1000.0}
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("cut off", 0)
+    cluster._ends = {"raw-text/0": (0, 0)}
+    export.turn()
+    assert export.probes.not_ready() == "no broker answers mill-1"
 
 
 def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_status() -> None:
@@ -234,17 +238,3 @@ def test_every_end_has_a_cause() -> None:
     slot.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())
     slot.kill("it stands still")
     assert slot._cause(-9) == "watchdog"
-
-
-def test_a_worker_that_no_broker_answers_makes_all_not_ready() -> None:
-    """Though the supervisor itself hears from one."""
-    all_posts, cluster = slots(), Cluster(DEFAULTS, ["raw-text"])
-    cluster._ends = {"raw-text/0": (0, 0)}
-    for slot in all_posts.values():
-        slot.child = cast("Child", Ready())
-    all_posts["mill-2"].child = cast(
-        "Child", type("CutOff", (Ready,), {"status": {**Ready.status, "away_since": 1.0}})()
-    )
-    export = Export(DEFAULTS, all_posts, cluster, WorkerLedger())
-    export.turn()
-    assert export.probes.not_ready() == "no broker answers mill-2"

@@ -40,17 +40,6 @@ class Life:
     """The supervisor's verdict on it, in the middle of its life."""
 
 
-class Clock:
-    """The time of a slot and its processes, which passes only when the script says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        """Return the time now."""
-        return self.now
-
-
 class ScriptedChild:
     """In the place of `Child`: what a slot sees of a process, by a script."""
 
@@ -99,7 +88,7 @@ class Script:
     """Lives, one after the other, at one slot; and all that the slot tells of them."""
 
     lives: list[Life]
-    clock: Clock
+    clock: Hands
     limits: WatchLimits
     told: list[tuple[str, float | None]] = field(default_factory=list)
     """Why each process ended, and the pause before the next."""
@@ -168,7 +157,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> StageOf:
     monkeypatch.setattr(post_module, "CONTACT", Hands().contact())  # a broker answers, whatever other tests did
 
     def make(*lives: Life, **limits: float) -> Script:
-        made = Script(list(lives), Clock(), WatchLimits(**limits))
+        made = Script(list(lives), Hands(), WatchLimits(**limits))
         monkeypatch.setattr(post_module, "time", made.clock)
         monkeypatch.setattr(Child, "start", made.start)
         return made

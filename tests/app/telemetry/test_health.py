@@ -2,10 +2,6 @@
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,27 +10,7 @@ import trustme
 from tests.scraping import free_port
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.server import Probes, serving
-
-
-@contextmanager
-def answering(code: int, words: str) -> Iterator[int]:
-    """Answer every question with ``code`` and ``words`` meanwhile; yield the port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(code if self.path == "/healthz" else 404)
-            self.end_headers()
-            self.wfile.write(words.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+from tokenmill.page_server import Page, PageServer
 
 
 def asked(port: int, **variables: str) -> tuple[int, str]:
@@ -49,8 +25,10 @@ def asked(port: int, **variables: str) -> tuple[int, str]:
 @pytest.mark.slow
 def test_the_exit_code_is_the_services_own_answer(code: int, exit_code: int) -> None:
     """What it says is passed on; a proxy in the environment has no say."""
-    with answering(code, "mill-1 is silent") as port:
-        left, words = asked(port)
+    server = PageServer("127.0.0.1", 0, {"/healthz": lambda _: Page(b"mill-1 is silent", code)})
+    server.start()
+    left, words = asked(server.port)
+    server.stop()
     assert left == exit_code
     assert "mill-1 is silent" in words
 

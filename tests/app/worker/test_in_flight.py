@@ -1,15 +1,12 @@
 """What is being milled can be read by another process, after the one that milled is dead."""
 
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tokenmill.app.worker import in_flight
 from tokenmill.app.worker.in_flight import (
-    BOARD_VARIABLE,
     KEPT_DEATHS,
     Board,
     Deaths,
@@ -20,25 +17,6 @@ from tokenmill.app.worker.in_flight import (
 )
 
 LONGEST_TOPIC = "t" * 249
-
-
-@pytest.mark.slow
-def test_notes_outlive_the_process_that_wrote_them() -> None:
-    """A killed process has said what it was milling; what it had done is not among it."""
-    code = (
-        "import os, signal\n"
-        "from tokenmill.app.worker.in_flight import Board, Note\n"
-        "board = Board.inherited()\n"
-        "done, at_work = Note('raw', 1, board), Note('raw', 2, board)\n"
-        "done(1, 9); at_work(3, 7); at_work(5, 5); done.done()\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    with Board.file() as file:
-        board = Board(file.fileno())
-        environment = {**os.environ, BOARD_VARIABLE: str(file.fileno())}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, pass_fds=[file.fileno()], check=False)
-    assert done.returncode == -9
-    assert board.records_in_flight() == [RecordsInFlight("raw", 2, 5, 5)]
 
 
 def test_every_topic_fits_and_slots_are_used_again() -> None:
