@@ -175,4 +175,5 @@ def _search(
 
     texts = [text[:100_000] for text in sample]  # `tokenizers` needs a second for a few megabytes
     differences = find_differences(fast, reference, texts, reference.added_tokens, until)
-    return tried, list(islice(differences, 20))  # they have mostly one cause
+    found = list(islice(differences, 20))  # they have mostly one cause
+    return tried, found
