@@ -46,27 +46,11 @@ def train(loader: Iterable[Batch], steps: int | None = None) -> list[list[int]]:
     seen: list[list[int]] = []
     if steps == 0:
         return seen
-    for number, (x, y) in enumerate(loader, 1):
-        seen += [[*tokens, last[-1]] for tokens, last in zip(x.tolist(), y.tolist(), strict=True)]
+    for number, batch in enumerate(loader, 1):
+        seen += rows_of([batch])
         if number == steps:
             break
     return seen
-
-
-def joined(steps: Iterable[Batch]) -> list[list[int]]:
-    """Put x and y together again."""
-    return [[*x, y[-1]] for xs, ys in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork")])
-def test_workers_take_turns_without_changing_the_order(store: Store, workers: int, start: str) -> None:
-    """However many; the remainder of 26 steps among them included."""
-    loader = load(open_steps(store), workers, start)
-    found = list(loader)
-    assert joined(found) == ROWS[:78]
-    assert [batch.step for batch in found] == list(range(26))
-    assert len(loader) == 26
 
 
 SPAWNED = pytest.param(2, "spawn", marks=pytest.mark.needs("minutes"))
@@ -100,7 +84,7 @@ def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, worker
     assert train(loader, 2)
     for step in (20, 4):
         dataset.resume(dataset.state_after(step - 1))
-        assert joined(old) == ROWS[:27]
+        assert rows_of(old) == ROWS[:27]
         assert train(loader, 3) == ROWS[3 * step : 3 * step + 9]
     assert train(loader) == ROWS[21:78]
 
@@ -127,7 +111,7 @@ def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
 def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
     """As they are stored, rows and all; what needs the store is asked for where it is open."""
     batches = list(load(open_steps(store, widen=False), 1))
-    assert [row for batch in batches for row in batch.rows.tolist()] == joined(batches) == ROWS[:78]
+    assert [row for batch in batches for row in batch.rows.tolist()] == rows_of(batches) == ROWS[:78]
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
     with pytest.raises(InputError, match=r"made by another process.*mask_loss=True"):
         batches[0].documents()
@@ -162,7 +146,7 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     again = open_steps(store, batch_size=1, world_size=2, rank=1)
     again.resume(state)
     rest = list(load(again, 3))
-    assert joined(rest) == ROWS[22:80:2]
+    assert rows_of(rest) == ROWS[22:80:2]
     assert rest[0].step == 7
     assert again.state_after(rest[4].step) == again.state_after(11)
     assert again.state_after(11)["sample"] == 21 + 2 * 5
@@ -180,7 +164,7 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
     state = pickle.loads(pickle.dumps(loader.state_dict()))  # noqa: S301 - our own
     resumed = stateful(open_steps(store), workers)
     resumed.load_state_dict(state)
-    assert [*joined(seen), *joined(resumed)] == ROWS[:78]
+    assert [*rows_of(seen), *rows_of(resumed)] == ROWS[:78]
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)

@@ -107,17 +107,6 @@ class Loop:
         torch.save(self.model.state_dict(), self.checkpoint.with_suffix(".end"))
 
 
-class Delivered(Loop):
-    """The same without reading ahead, which may save what the data says."""
-
-    reads_ahead = False
-
-    def save(self, batch: Batch) -> None:
-        """Write a checkpoint."""
-        assert self.data.state_dict() == self.data.state_after(batch.step) == batch.state
-        torch.save({"model": self.model.state_dict(), "data": self.data.state_dict()}, self.checkpoint)
-
-
 class Loader(Loop):
     """A ``DataLoader`` with workers that live on."""
 
@@ -196,7 +185,6 @@ def _streams(store: Path) -> dict[str, dict[str, Any]]:
 
 KINDS: list[type[Loop]] = [
     Loop,
-    Delivered,
     Loader,
     StatefulLoader,
     StatefulLoaderReadAhead,

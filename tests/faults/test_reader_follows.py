@@ -14,7 +14,6 @@ import pytest
 from tests.faults.trial import Trial
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.giving import ChainDonor
-from tests.store.test_killed_writer import WRITE
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition
 from tokenmill.errors import DamagedError
@@ -26,6 +25,26 @@ NOTICED_SECONDS: Final = 60
 """Readers look at the files under them some twenty times a second, and map those that grew again after five seconds."""
 KEPT: Final = 96
 """Blocks that retiring leaves at least."""
+WRITE: Final = """
+import random, sys
+from tests.store.chains import STREAM, cut, make_chain, make_info
+from tokenmill.store import PartitionWriter, Store
+
+info = make_info(block_tokens=17, segment_blocks=16)
+chain = make_chain(info, int(sys.argv[2]))
+rng = random.Random(int(sys.argv[3]))
+writer = PartitionWriter.open(Store.open(sys.argv[1]), STREAM, 0)
+print("recovered", writer.truncated_bytes, flush=True)
+while writer.next_block < int(sys.argv[2]):
+    for _ in range(rng.randint(1, 3)):
+        end = min(writer.next_block + rng.randint(1, 20), int(sys.argv[2]))
+        if end > writer.next_block:
+            writer.append(cut(chain, info, writer.next_block, end), token_offset=end)
+    writer.commit()
+    print("committed", writer.next_block, flush=True)
+    sys.stdin.readline()
+"""
+"""Writes to the end from what it recovered, and says each commit; goes on when it is told to."""
 
 
 class Follower:
@@ -89,10 +108,12 @@ def _write(store: Path, follower: Follower, blocks: int, until: int, trial: Tria
         assert writer.stdout is not None
         for line in writer.stdout:
             follower.follow(rng)
+            word, number = line.split()
+            assert word != "committed" or follower.seen >= int(number)
             if rng.random() < 0.05:
                 gone = retire(store, STREAM, 0, max(follower.seen - KEPT, 0)).segments
                 trial.fired("segments retired", gone)
-            if line.startswith("committed"):
+            if word == "committed":
                 writer.stdin.write("go on\n")
             if follower.seen >= until:
                 time.sleep(rng.random() * 0.004)
