@@ -3,8 +3,8 @@
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 from faust.types import TP
+from structlog.testing import capture_logs
 
 from tests.app.milling.decoding.opened import opened
 from tests.faults.deadly_stages import STAGES, deadly
@@ -33,7 +34,15 @@ from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import MOST_DEATHS, Board, Deaths, RecordsInFlight, nameless_file
 from tokenmill.documents import Record
-from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
+from tokenmill.errors import (
+    DamagedError,
+    EngineError,
+    FingerprintError,
+    PanicError,
+    SourceError,
+    TokenMillError,
+    TopicError,
+)
 from tokenmill.reading import Tail, genesis_point
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor, genesis_hash
@@ -72,9 +81,12 @@ class World:
     board: Board = field(default_factory=Board)
     deaths: Deaths = field(default_factory=Deaths.inherited)
     streams: list[Settled] = field(default_factory=list)
+    missing: list[TopicError] = field(default_factory=list)
+    """Why there is no token partition yet, at each look."""
 
     def partition(self) -> RawPartition:
         """Return a partition in this world that has done nothing yet."""
+        self.streams = []
         for stream, recipe in sorted(self.plan.recipes.items()):
             settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
             self.streams.append(settled)
@@ -105,7 +117,9 @@ class World:
         return 1
 
     async def require(self, partition: int) -> None:
-        """Have every partition."""
+        """Have every partition, once nothing is missing."""
+        if self.missing:
+            raise self.missing.pop()
         self.events.append(("required", partition))
 
     async def settle(self, _client: object, _partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
@@ -210,6 +224,12 @@ async def rest(times: int = 50) -> None:
         await asyncio.sleep(0)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what threads do."""
+    while not condition():  # noqa: ASYNC110 - a thread tells nobody
+        await asyncio.sleep(0.001)
+
+
 async def fed(partition: RawPartition, found: FetchedBatch) -> None:
     """Feed, and let what was queued be sent."""
     await partition.feed(found)
@@ -231,45 +251,43 @@ async def test_what_is_on_the_skip_list_is_not_milled(world: World) -> None:
         assert world.told("raw.dead-letters") == [TEXT]
 
 
-async def test_nothing_past_a_dead_letter_is_sent_before_that_is_acknowledged(world: World) -> None:
-    """Its messages wait; so does the position."""
-    world.gates["raw.dead-letters"] = asyncio.Event()
+async def test_a_partition_waits_for_its_token_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not add it says what is missing, and looks again until somebody has added it; nothing else is harmed."""
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    world.missing = [TopicError("partition 0 is missing: grant Alter")] * 3
+    with capture_logs() as said:
+        async with resumed(world) as partition:
+            assert (partition.status()["waiting"], partition.halted) == (None, None)
+    waits = [line["reason"] for line in said if line["event"] == "waiting"]
+    assert waits == ["partition 0 is missing: grant Alter"] * 3
+
+
+@pytest.mark.parametrize(("topic", "value"), [("raw.dead-letters", b"\xff"), ("raw.rejected", b" ")])
+async def test_nothing_past_a_letter_is_sent_before_that_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, value: bytes
+) -> None:
+    """Of a dead letter, or of what is filtered out where that is kept: messages wait, and so does the position."""
+    world = make_world(tmp_path, monkeypatch, {"train": 1000}, rejects="topic")
+    world.gates[topic] = asyncio.Event()
     async with resumed(world) as partition:
-        feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff", TEXT)))
-        while not world.told("raw.dead-letters"):  # noqa: ASYNC110 - a thread mills
-            await asyncio.sleep(0.001)
+        feeding = asyncio.create_task(partition.feed(batch(TEXT, value, TEXT)))
+        await until(lambda: world.told(topic))
         await rest()
         assert world.told("tokens.raw.train") == []
         assert (partition.position, feeding.done()) == (0, False)
-        world.gates["raw.dead-letters"].set()
+        world.gates[topic].set()
         await feeding
         await rest()
+        assert world.told(topic) == [value]
         assert world.told("tokens.raw.train")
         assert partition.position == 3
 
 
-async def test_nothing_past_what_is_filtered_out_is_sent_before_that_is_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where it is to be kept on a topic; elsewhere nothing goes there."""
-    silent = make_world(tmp_path, monkeypatch, {"train": 1000})
-    async with resumed(silent) as partition:
-        await fed(partition, batch(TEXT, b" ", TEXT))
-        assert silent.told("raw.rejected") == []
-        assert silent.told("tokens.raw.train")
-    world = make_world(tmp_path, monkeypatch, {"train": 1000}, rejects="topic")
-    world.gates["raw.rejected"] = asyncio.Event()
+async def test_what_is_filtered_out_is_sent_nowhere_unless_it_is_to_be_kept(world: World) -> None:
+    """The documents beside it are milled."""
     async with resumed(world) as partition:
-        feeding = asyncio.create_task(partition.feed(batch(TEXT, b" ", TEXT)))
-        while not world.told("raw.rejected"):  # noqa: ASYNC110 - a thread mills
-            await asyncio.sleep(0.001)
-        await rest()
-        assert world.told("tokens.raw.train") == []
-        assert (partition.position, feeding.done()) == (0, False)
-        world.gates["raw.rejected"].set()
-        await feeding
-        await rest()
-        assert world.told("raw.rejected") == [b" "]
+        await fed(partition, batch(TEXT, b" ", TEXT))
+        assert world.told("raw.rejected") == []
         assert world.told("tokens.raw.train")
 
 
@@ -301,8 +319,7 @@ async def test_a_topic_that_takes_no_letters_is_waited_for(
     world.errors["raw.dead-letters"] = error
     async with resumed(world) as partition:
         feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff" * 100_000)))
-        while partition.waiting is None:  # noqa: ASYNC110 - a thread mills
-            await asyncio.sleep(0.001)
+        await until(lambda: partition.waiting)
         assert f"topic raw.dead-letters takes no letters ({error!r})" in str(partition.waiting)
         assert (partition.progress().state, partition.position) == ("waiting", 0)
         assert world.told("tokens.raw.train", "raw.dead-letters") == []
@@ -320,8 +337,7 @@ async def test_letters_that_take_long_are_waited_for_in_words(world: World, monk
     world.gates["raw.dead-letters"] = asyncio.Event()
     async with resumed(world) as partition:
         feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff")))
-        while partition.waiting is None:  # noqa: ASYNC110 - a thread mills
-            await asyncio.sleep(0.001)
+        await until(lambda: partition.waiting)
         assert "has not taken a letter" in str(partition.waiting)
         world.gates["raw.dead-letters"].set()
         await feeding
@@ -428,19 +444,34 @@ async def test_a_halt_while_milling_sends_nothing_more(world: World, monkeypatch
         assert partition._note.hanging(0) is None
 
 
-async def test_an_unexpected_error_is_not_swallowed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the worker; its records stay noted, so that they are named if the next one ends over them as well."""
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (RuntimeError("unexpected"), True),
+        (MemoryError(), True),
+        (EngineError("the engines differ"), False),
+        (PanicError("native code panicked"), False),
+    ],
+)
+async def test_an_unexpected_error_is_not_swallowed_and_leaves_the_note(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception, *, noted: bool
+) -> None:
+    """A supervisor reads there what was in flight; a partition that halts says it itself, with the command."""
     async with resumed(world) as partition:
         assert partition._mill is not None
 
         def fails(_records: object, _looked: object = None) -> NoReturn:
             partition._note(0, 0)
-            raise RuntimeError("a bug")
+            raise error
 
         monkeypatch.setattr(partition._mill, "feed", fails)
-        with pytest.raises(RuntimeError, match="a bug"):
+        with pytest.raises(type(error)) if noted else nullcontext():
             await partition.feed(batch(TEXT))
-        assert partition._note.hanging(0) == RecordsInFlight("raw", 0, 0, 0)
+        world.board.pardon()  # as whatever ends a process does
+        assert world.board.records_in_flight() == ([RecordsInFlight("raw", 0, 0, 0)] if noted else [])
+        assert (partition.halted is None) == noted
+        if isinstance(error, PanicError):
+            assert "`tokenmill skip raw 0 0`" in str(partition.halted)
 
 
 async def test_a_resume_is_tried_again_once_more_messages_are_ignored(world: World) -> None:
@@ -531,6 +562,18 @@ async def test_a_carry_comes_after_much_source(tmp_path: Path, monkeypatch: pyte
         assert sizes == [0, 1, 1, 1, 2, 2]  # the fourth document fills a block
 
 
+async def test_a_split_without_documents_gets_carries_though_there_is_always_more_to_mill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No tick finds the partition idle then."""
+    world = make_world(tmp_path, monkeypatch, {"train": 1000, "thin": 1}, carry_bytes=1)
+    async with resumed(world) as partition:
+        await fed(partition, batch(TEXT, TEXT))
+        assert partition._mill is not None
+        assert not partition._mill.chains["thin"].totals.kept
+        assert world.told("tokens.raw.thin") == [("carry", 2)]
+
+
 async def test_no_carry_overtakes_a_message(world: World) -> None:
     """Where one is on its way, the next tick is early enough."""
     world.configs["retention.ms"] = "10000"
@@ -562,8 +605,6 @@ async def test_no_carry_is_written_beside_a_feed_before_the_start_or_after_the_s
 
 async def test_the_slot_of_a_hanging_record_stays_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another partition that took it would name other records; and the partition cannot be given up without an end."""
-    with Board.file() as file:
-        world.board = Board(file.fileno())
     async with resumed(world) as partition:
         partition._note(3, 5)
         await partition.tick()
@@ -586,8 +627,6 @@ async def test_the_slot_of_a_hanging_record_stays_with_it(world: World, monkeypa
 
 async def test_the_position_is_behind_offsets_that_are_nobodys(world: World) -> None:
     """Where a fetch ended, not where its last record stood; and the slot is free again in the end."""
-    with Board.file() as file:
-        world.board = Board(file.fileno())
     async with resumed(world) as partition:
         await fed(partition, batch(TEXT, position=9))
         assert partition.position == 9
@@ -716,7 +755,6 @@ async def test_whatever_stage_a_record_kills_at_the_third_death_halts_its_partit
             world.board, world.skipped = Board(), skipped
             world.tails.clear()
             world.offsets.clear()
-            world.streams.clear()
             if name == "learn":
                 world.plan = replace(plan, stages=replace(plan.stages, decoder=opened("avro")))
             async with resumed(world) as partition:

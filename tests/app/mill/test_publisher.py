@@ -78,15 +78,13 @@ async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: st
         assert reason == "holds other messages below offset 5 than before"
 
 
-@pytest.mark.parametrize("found", [LAST[1:], (TRUE_END.message(0, 1), *LAST)])
-async def test_what_retention_took_or_nobody_knew_tells_nothing(found: Sequence[Message]) -> None:
-    """Only what both hold is compared."""
-    assert (await _lost(5, leader=OTHER, found=found))[0] is None
-
-
-async def test_a_partition_without_messages_can_lose_none() -> None:
-    """There is nothing to be read again."""
-    assert (await _lost(7, leader=OTHER, last=()))[0] is None
+@pytest.mark.parametrize(
+    ("last", "found"), [(LAST, LAST[1:]), (LAST, (TRUE_END.message(0, 1), *LAST)), ((), ())],
+    ids=["retention took one", "nobody knew one", "there was none"],
+)  # fmt: skip
+async def test_only_what_both_hold_is_compared(last: Sequence[Message], found: Sequence[Message]) -> None:
+    """The rest tells nothing."""
+    assert (await _lost(7, leader=OTHER, last=last, found=found))[0] is None
 
 
 async def test_each_acknowledgement_is_the_next_ones_past() -> None:
@@ -201,6 +199,11 @@ class Wire:
         for _ in range(10):
             await asyncio.sleep(0)
 
+    async def put(self, messages: Sequence[Message]) -> None:
+        """Queue messages, and let everything run that can."""
+        await self.publisher.put(messages)
+        await self.settle()
+
     async def answer(self, found: int | Exception) -> None:
         """Acknowledge the oldest message at an offset, or fail it."""
         waiting = next(answer for answer in self.answers if not answer.done())
@@ -267,8 +270,7 @@ async def test_one_message_is_in_flight(wire: Wire) -> None:
 @pytest.mark.parametrize("error", [RuntimeError("refused"), TimeoutError(), OSError(5)])
 async def test_nothing_is_sent_after_one_that_failed(wire: Wire, error: Exception) -> None:
     """The process ends; what failed is durable for nobody."""
-    await wire.publisher.put(MESSAGES[:3])
-    await wire.settle()
+    await wire.put(MESSAGES[:3])
     await wire.answer(0)
     await wire.answer(error)
     assert len(wire.ends) == 1
@@ -280,8 +282,7 @@ async def test_nothing_is_sent_after_one_that_failed(wire: Wire, error: Exceptio
 
 async def test_an_acknowledgement_below_a_known_offset_ends_the_process(wire: Wire) -> None:
     """The partition lost its tail; the message counts for nothing."""
-    await wire.publisher.put(MESSAGES[:3])
-    await wire.settle()
+    await wire.put(MESSAGES[:3])
     await wire.answer(7)
     await wire.answer(7)
     assert wire.ends == ["tokens[3] acknowledged offset 7, below 8: it lost its tail"]
@@ -290,8 +291,7 @@ async def test_an_acknowledgement_below_a_known_offset_ends_the_process(wire: Wi
 
 async def test_another_leader_makes_the_end_be_read_again(wire: Wire) -> None:
     """What was acknowledged is not there any more: the process ends before anything later is sent."""
-    await wire.publisher.put(MESSAGES[:3])
-    await wire.settle()
+    await wire.put(MESSAGES[:3])
     await wire.answer(0)
     wire.leader = "two"
     await wire.answer(1)
@@ -308,8 +308,7 @@ async def test_a_read_that_fails_ends_the_process(wire: Wire, monkeypatch: pytes
         raise RuntimeError("no broker")
 
     monkeypatch.setattr(wire.publisher, "read", broken)
-    await wire.publisher.put(MESSAGES[:1])
-    await wire.settle()
+    await wire.put(MESSAGES[:1])
     wire.leader = "two"
     await wire.answer(0)
     assert len(wire.ends) == 1
@@ -325,8 +324,7 @@ def far(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 async def test_messages_that_wait_for_far_brokers_are_sent_as_one(far: Wire) -> None:
     """It is the message that a mill would make of their blocks at once; all of it is acknowledged together."""
-    await far.publisher.put(MESSAGES[:6])
-    await far.settle()
+    await far.put(MESSAGES[:6])
     await far.answer(0)
     await far.answer(1)
 
@@ -339,8 +337,7 @@ async def test_messages_that_wait_for_far_brokers_are_sent_as_one(far: Wire) -> 
 async def test_what_is_joined_has_a_bound(far: Wire) -> None:
     """As the topic takes it, headers included; a message that is larger goes alone."""
     far.publisher.most_bytes = HEADERS_BYTES + len(encode_header(TRUE.message(1, 3))) + 2 * BLOCK_BYTES
-    await far.publisher.put(MESSAGES[:7])
-    await far.settle()
+    await far.put(MESSAGES[:7])
     for offset in range(2):
         await far.answer(offset)
     far.publisher.most_bytes = 1
@@ -353,8 +350,7 @@ async def test_what_is_joined_has_a_bound(far: Wire) -> None:
 async def test_carries_are_joined_with_nothing(far: Wire) -> None:
     """They hold what stands behind the blocks before them."""
     carry = replace(MESSAGES[1], before=MESSAGES[1].after, first=2, tokens=b"", entries=[], chains=())
-    await far.publisher.put([*MESSAGES[:2], carry, *MESSAGES[2:4]])
-    await far.settle()
+    await far.put([*MESSAGES[:2], carry, *MESSAGES[2:4]])
     for offset in range(4):
         await far.answer(offset)
 
@@ -382,8 +378,7 @@ async def test_who_waits_for_room_is_let_go_by_the_stop(wire: Wire, monkeypatch:
     wire.publisher.stop()
     await asyncio.wait_for(putting, 10)
     before = wire.publisher.pending_bytes
-    await wire.publisher.put(MESSAGES[5:])
-    await wire.settle()
+    await wire.put(MESSAGES[5:])
     assert wire.publisher.pending_bytes == before
     assert len(wire.arrived) == 1
     assert wire.ends == []
@@ -391,8 +386,7 @@ async def test_who_waits_for_room_is_let_go_by_the_stop(wire: Wire, monkeypatch:
 
 async def test_a_stop_ends_no_process(wire: Wire) -> None:
     """What was in flight may arrive or not: the next owner looks."""
-    await wire.publisher.put(MESSAGES[:2])
-    await wire.settle()
+    await wire.put(MESSAGES[:2])
     wire.publisher.stop()
     await wire.settle()
     assert (wire.ends, wire.durable, len(wire.arrived)) == ([], [], 1)
@@ -400,8 +394,7 @@ async def test_a_stop_ends_no_process(wire: Wire) -> None:
 
 async def test_a_stray_record_beside_its_messages_ends_the_sending_and_no_process(wire: Wire) -> None:
     """The partition halts, as it does where a mill finds it at its start; nothing is sent after that."""
-    await wire.publisher.put(MESSAGES[:3])
-    await wire.settle()
+    await wire.put(MESSAGES[:3])
     wire.stray = StrayError("offset 0 of tokens[3]: something else wrote it")
     await wire.answer(1)
     assert (wire.strays, wire.ends) == ([wire.stray], [])

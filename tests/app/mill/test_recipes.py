@@ -10,19 +10,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from tests.app.mill.test_raw_partition import EPOCH, resumed
+from tests.app.kafka.test_settled_streams import settled
+from tests.app.mill.test_partition_order import World, batch, make_world, resumed, until
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.app.milling.tokenizers.conftest import words
 from tests.conftest import TopicFactory
 from tests.marked import until as wait_until
 from tests.registry_servers import SmallRegistry, small_registry
-from tests.service import Raw, Service, in_own_loop, raw_records, reference_blocks, send, service_settings
+from tests.service import Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tests.vocabularies import gemma_style
-from tokenmill.app.kafka.control_topic import settle, settled_recipe
-from tokenmill.app.kafka.fetched_batches import FetchedBatch
+from tokenmill.app.kafka.control_log import skip_record
+from tokenmill.app.kafka.control_topic import settle, settled_recipe, write_control
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.mill.recipes import SchemaWait, plan_topic
 from tokenmill.app.milling.decoding import FramedDecoder, RegisteredSchema
 from tokenmill.app.settings import Settings
@@ -57,11 +57,12 @@ def settings_for(registry: SmallRegistry, broker: Broker, raw_topic: str, direct
     )
 
 
-def pages() -> list[Raw]:
-    """Return records of both schemas, and some that are none."""
-    old = [Raw(framed(written(TEXT, {"text": f"old page {number}"}))) for number in range(20)]
-    new = [Raw(framed(written(NEWER, {"text": f"new page {number}", "id": number}), 2)) for number in range(20)]
-    return [*old, Raw(b"no frame"), Raw(None), Raw(framed(b"\x09")), *new]
+OLD = [framed(written(TEXT, {"text": f"old page {number}"})) for number in range(20)]
+NEW = [framed(written(NEWER, {"text": f"new page {number}", "id": number}), 2) for number in range(20)]
+VALUES = [*OLD, b"no frame", None, framed(b"\x09"), *NEW]
+"""Of records of both schemas, and of some that are none."""
+LOST = framed(b"", 77)
+WITH_LOST = [LOST, *VALUES, LOST, LOST]
 
 
 @pytest.mark.slow
@@ -109,35 +110,32 @@ async def test_a_schema_that_another_partition_learns_meanwhile_is_learned() -> 
     assert (worked, decoder(value).text) == ([(8, 8, None)], "a page")
 
 
-async def until(words: str, partition: RawPartition) -> None:
-    """Wait until the partition waits for something that has these words."""
-    while words not in str(partition.waiting):  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.01)
+@pytest.fixture
+def world(registry: SmallRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return the world of a partition whose records name schemas."""
+    return make_world(tmp_path, monkeypatch, {"train": 1000}, decode="avro", schema_registry_url=registry.url)
 
 
 async def test_partition_waits_for_a_registry_that_is_away(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: SmallRegistry, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says for what, blames no record, dead-letters none, and goes on when the registry is back."""
     monkeypatch.setattr("tokenmill.app.mill.raw_partition.HANG_SECONDS", HANG_SECONDS)
-    settings = settings_for(registry, broker, topic(), tmp_path)
-    send(settings, pages())
-    (records,) = raw_records(settings, settings.raw_topics[0])
     registry.stop()
     with capture_logs() as logs:
-        async with resumed(settings) as partition:
-            fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
-            await until("offset 0 of ", partition)
-            await until("does not answer", partition)
+        async with resumed(world) as partition:
+            fed = asyncio.create_task(partition.feed(batch(*VALUES)))
+            await until(lambda: "offset 0 of " in str(partition.waiting))
+            await until(lambda: "does not answer" in str(partition.waiting))
             registry.start()
             registry.status = 503
-            await until("503", partition)
+            await until(lambda: "503" in str(partition.waiting))
             await partition.tick()
             assert (partition.halted, partition.position) == (None, 0)
             assert partition.progress().state == "waiting"
             registry.status = 0
             await fed
-            assert (partition.waiting, partition.position) == (None, len(records))
+            assert (partition.waiting, partition.position) == (None, len(VALUES))
             assert partition._mill is not None
             totals = partition._mill.chains["train"].totals
             assert (totals.kept, totals.tombstones) == (40, 1)
@@ -147,44 +145,47 @@ async def test_partition_waits_for_a_registry_that_is_away(
     assert [line["schema"] for line in logs if line["event"] == "the schema registry has answered"] == [1]
 
 
-async def test_schema_that_is_lost_waits_for_a_person(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+async def test_schema_that_is_lost_waits_for_a_person(world: World) -> None:
     """Who restores it, or skips all records that name it; the status has the command's words."""
-    settings = settings_for(registry, broker, topic(), tmp_path)
-    send(settings, [Raw(framed(b"", 77)), *pages(), Raw(framed(b"", 77)), Raw(framed(b"", 77))])
-    (records,) = raw_records(settings, settings.raw_topics[0])
-    async with resumed(settings) as partition:
-        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
-        await until("offset 0 of ", partition)
-        await until("schema 77 is not in the schema registry", partition)
-        await until("tokenmill skip TOPIC --schema-id", partition)
-        await skip(settings, settings.raw_topics[0], 0, len(records) - 1)
-        assert await skip_schema(settings, settings.raw_topics[0], 77) == {0: 3}
+    async with resumed(world) as partition:
+        fed = asyncio.create_task(partition.feed(batch(*WITH_LOST)))
+        await until(lambda: "offset 0 of " in str(partition.waiting))
+        await until(lambda: "schema 77 is not in the schema registry" in str(partition.waiting))
+        await until(lambda: "tokenmill skip TOPIC --schema-id" in str(partition.waiting))
         fed.cancel()
         with pytest.raises(asyncio.CancelledError):
             await fed
         assert partition.waiting is None
-    async with resumed(settings) as partition:  # the next owner, who takes the wish over
-        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
+    world.skipped = frozenset(at for at, value in enumerate(WITH_LOST) if value == LOST)
+    async with resumed(world) as partition:  # the next owner, who takes the wish over
+        await partition.feed(batch(*WITH_LOST))
         assert partition._mill is not None
         assert partition._mill.chains["train"].totals.dead_lettered["skipped"] == 3
-    for wanted in ((78,), (77, 1), (77,)):  # none, of another partition, and all are skipped already
-        with pytest.raises(InputError, match="holds no record of schema"):
-            await skip_schema(settings, settings.raw_topics[0], *wanted)
 
 
-async def test_partition_that_is_given_up_while_it_waits_mills_nothing(
+async def test_all_records_that_name_a_schema_can_be_skipped(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Another worker has it then, or another object here: what waits for this one would keep all from that."""
+    """Whatever else was asked for before; it is told where there is none to be skipped any more."""
     settings = settings_for(registry, broker, topic(), tmp_path)
-    send(settings, pages())
-    (records,) = raw_records(settings, settings.raw_topics[0])
+    raw_topic, (stream,) = settings.raw_topics[0], settings.streams()
+    send(settings, map(Raw, WITH_LOST))
+    settled(settings)
+    await skip(settings, raw_topic, 0, len(WITH_LOST) - 1)
+    assert await skip_schema(settings, raw_topic, 77) == {0: 3}
+    skips = [skip_record(0, at) for at, value in enumerate(WITH_LOST) if value == LOST]
+    await write_control(settings, stream.control_topic, skips)  # as a mill does
+    for wanted in ((78,), (77, 1), (77,)):  # none, of another partition, and all are skipped already
+        with pytest.raises(InputError, match="holds no record of schema"):
+            await skip_schema(settings, raw_topic, *wanted)
+
+
+async def test_partition_that_is_given_up_while_it_waits_mills_nothing(registry: SmallRegistry, world: World) -> None:
+    """Another worker has it then, or another object here: what waits for this one would keep all from that."""
     registry.status = 500
-    async with resumed(settings) as partition:
-        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
-        await until("500", partition)
+    async with resumed(world) as partition:
+        fed = asyncio.create_task(partition.feed(batch(*VALUES)))
+        await until(lambda: "500" in str(partition.waiting))
         partition.stop()
         await fed  # though the registry is still away: Faust's actor is needed for the next assignment
         assert partition.position == 0
@@ -196,7 +197,7 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
 ) -> None:
     """With real workers; afterwards verification asks the registry itself, and finds the same."""
     settings = settings_for(registry, broker, topic(), tmp_path)
-    sent = pages()
+    sent = [Raw(value) for value in VALUES]
     registry.stop()
     send(settings, sent[:10])
     with Service(settings, tmp_path) as service:
@@ -255,7 +256,7 @@ def test_reference_refuses_to_guess(
 ) -> None:
     """Without its registry there is no answer."""
     settings = settings_for(registry, broker, topic(), tmp_path)
-    send(settings, pages())
+    send(settings, map(Raw, VALUES))
     registry.stop()
     with pytest.raises(RegistryError):
         reference_blocks(settings)
