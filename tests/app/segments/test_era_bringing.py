@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.service import Raw, Service, Worker, send, service_settings
+from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.store import open_eras, open_partition
@@ -39,18 +39,6 @@ def all_in_eras(settings: Settings) -> Callable[[], bool]:
     return look
 
 
-def owner_of(partition: str, service: Service) -> Worker:
-    """Return the worker that has a partition, once its last heartbeats say of one alone that it does."""
-    owners: list[Worker] = []
-
-    def is_owned_once() -> bool:
-        owners[:] = [worker for worker in service.workers if partition in worker.partitions]
-        return len(owners) == 1
-
-    service.wait_until(is_owned_once)
-    return owners[0]
-
-
 @pytest.mark.slow
 def test_what_is_milled_becomes_trainable_in_every_store(settings: Settings, tmp_path: Path) -> None:
     """All blocks are in eras soon, once each, with the store's hashes; a store that comes later has the same eras."""
@@ -79,26 +67,3 @@ def test_what_is_milled_becomes_trainable_in_every_store(settings: Settings, tmp
         for partition, part in enumerate(eras.era(number).ranges):
             reader = readers[partition]
             assert (part.before, part.after) == (reader.chain_before(part.first), reader.chain_before(part.stop))
-
-
-@pytest.mark.needs("minutes")
-@pytest.mark.slow
-def test_whoever_takes_over_goes_on_with_the_eras(settings: Settings, tmp_path: Path) -> None:
-    """The mill and the segment worker that had partition 0 are killed; others close and bring what comes then."""
-    (stream,) = settings.streams()
-    with Service(settings, tmp_path) as service:
-        service.mill(2)
-        service.segment()
-        service.segment()
-        send(settings, documents(60))
-        service.wait_until_complete()
-        service.wait_until(all_in_eras(settings))
-        before = open_eras(settings.store, stream.name).eras
-        for topic in (settings.raw_topics[0], stream.tokens_topic):
-            owner = owner_of(f"{topic}/0", service)
-            owner.kill()
-            service.workers.remove(owner)
-        send(settings, documents(60))
-        service.wait_until_complete()
-        service.wait_until(all_in_eras(settings))
-    assert open_eras(settings.store, stream.name).eras > before

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from tokenmill.store.layout import segment_firsts
 INFO = make_info()
 CHAIN = make_chain(INFO, 30)
 TOKENS = tokens_of(CHAIN, INFO)
+CHANGING = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
+"""Calls that change something on disk."""
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def test_killed_anywhere_it_is_finished_later(
     for nth in range(1, 100):
         one = make_store(tmp_path / str(nth), INFO)
         shutil.copytree(directory_of(store), directory_of(one))
-        killed = _until(one, nth, monkeypatch)
+        killed = dies(partial(retire, one.path, STREAM, 0, 12), nth, CHANGING, monkeypatch)
         reader = open_partition(one.path, STREAM, 0, check=True)
         assert reader.first_block in {0, 12}
         assert reader.gather(range(reader.first_block, 22)).tobytes() == TOKENS[reader.first_block : 22].tobytes()
@@ -115,12 +118,6 @@ def test_killed_anywhere_it_is_finished_later(
         if not killed:
             break
     assert raised > 10
-
-
-def _until(store: Store, nth: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Retire three segments, but die before the nth call; return whether it came to it."""
-    names = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
-    return dies(lambda: retire(store.path, STREAM, 0, 12), nth, names, monkeypatch)
 
 
 def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,15 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
-from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.mills import text
@@ -32,10 +31,9 @@ from tokenmill.app.segments.token_partition import SegmentContext, TokenPartitio
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.repair import repair_store
-from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DifferenceError, GapError, StrayError
 from tokenmill.reading import genesis_point
-from tokenmill.recipe import Genesis, Recipe
+from tokenmill.recipe import Genesis
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import scan
 from tokenmill.wire.chain import genesis_hash
@@ -47,52 +45,77 @@ BLOCKS = 8
 FOR_EVER = 1000.0
 
 
-@dataclass
 class Appending:
-    """A partition that has resumed on an empty store, and what comes on its topic."""
+    """A partition on an empty store, and what comes on its topic."""
 
-    settings: Settings
-    settled: Settled
-    partition: TokenPartition
-    messages: list[Message]
-    durable: list[int]
-    """What the partition said to be durable."""
+    def __init__(self, settings: Settings, plan: RawTopicPlan, settled: Settled) -> None:
+        """Mill some documents; the partition has not resumed yet."""
+        stream, recipe = settled.stream, settled.genesis.recipe
+        self.settings, self.settled = settings, settled
+        self.store = Store.open_or_create(settings.store)
+        self.store.add_stream(StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks), None)
+        chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
+        records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
+        self.messages = list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+        self.starts: list[int] = []
+        """Offsets from which it was let flow."""
+        self.durable: list[int] = []
+        """What the partition said to be durable."""
+        self.failed: list[Exception] = []
+        self.end_offset = 0
+        """Where the topic ends, as it is known."""
+        self.partition = TokenPartition(
+            TopicPartition(stream.tokens_topic, 0),
+            SegmentContext(
+                settings=settings,
+                store=self.store,
+                stream=stream.name,
+                recipe=recipe,
+                ignored=settled.control.ignored,
+                start_partition=self._start,
+                set_durable=lambda _tp, offset: self.durable.append(offset),
+                end_offset=lambda _tp: self.end_offset,
+                fail=self.failed.append,
+            ),
+        )
+
+    async def _start(self, _tp: TopicPartition, offset: int) -> int:
+        self.starts.append(offset)
+        return EPOCH
 
     @classmethod
     async def begin(cls, settings: Settings) -> Self:
-        """Settle the stream, mill some documents, and let the partition resume."""
+        """Settle the stream on real brokers, and let the partition resume."""
         plan = plan_topic(settings, settings.raw_topics[0])
         ((stream, recipe),) = plan.recipes.items()
-        settled = await settle(settings, stream, recipe, plan.tokenizer.content)
-        store = Store.open_or_create(settings.store)
-        store.add_stream(StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks), None)
-        messages = _milled(plan, recipe)
-        durable: list[int] = []
+        made = cls(settings, plan, await settle(settings, stream, recipe, plan.tokenizer.content))
+        await made.partition.resume()
+        return made
 
-        async def start_partition(_tp: TP, _offset: int) -> int:
-            return EPOCH
-
-        context = SegmentContext(
-            settings=settings,
-            store=store,
-            stream=stream.name,
-            recipe=recipe,
-            ignored=settled.control.ignored,
-            start_partition=start_partition,
-            set_durable=lambda _tp, offset: durable.append(offset),
-            end_offset=lambda _tp: 0,
-            fail=end_for,
-        )
-        partition = TokenPartition(TP(stream.tokens_topic, 0), context)
-        await partition.resume()
-        return cls(settings, settled, partition, messages, durable)
+    @classmethod
+    def without_broker(cls, directory: Path) -> Self:
+        """Settle the stream by itself."""
+        settings = Settings(
+            raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=directory / "store",
+            splits={"train": 1000}, segment_blocks=16,
+        )  # fmt: skip
+        plan = plan_topic(settings, "raw")
+        ((stream, recipe),) = plan.recipes.items()
+        return cls(settings, plan, Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog()))
 
     async def feed(self, low: int, high: int, messages: Sequence[Message] | None = None) -> None:
         """Bring messages ``[low, high)``, in one fetch."""
-        records: list[Any] = [
-            _record(offset, message) for offset, message in enumerate((messages or self.messages)[low:high], low)
-        ]
-        await self.partition.feed(FetchedBatch(self.partition.tp, records, high, EPOCH))
+        found = messages or self.messages
+        await self.bring([_record(offset, found[offset]) for offset in range(low, high)], high)
+
+    async def bring(self, records: Sequence[Any], position: int) -> None:
+        """Bring records in one fetch, which ended at a position."""
+        await self.partition.feed(FetchedBatch(self.partition.tp, records, position, EPOCH))
+
+    async def bring_blocks(self, *numbers: int, position: int | None = None) -> None:
+        """Bring messages by the numbers of their blocks, each at the offset of its number."""
+        records = [_record(number, self.messages[number]) for number in numbers]
+        await self.bring(records, numbers[-1] + 1 if position is None else position)
 
     async def publish(self, low: int, high: int) -> None:
         """Put messages ``[low, high)`` on the token topic."""
@@ -102,8 +125,7 @@ class Appending:
     async def end(self) -> None:
         """Stop the partition, and wait until it has let go of its directory."""
         self.partition.stop()
-        if self.partition._closing is not None:
-            await self.partition._closing
+        await self.partition.closed()
 
     @property
     def stored(self) -> int:
@@ -118,11 +140,10 @@ class Appending:
         found = scan(log.read_bytes(), block_bytes=recipe.block_bytes, segment_blocks=self.settings.segment_blocks)
         return [commit.blocks for commit in found.commits]
 
-
-def _milled(plan: RawTopicPlan, recipe: Recipe) -> list[Message]:
-    chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
-    records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
-    return list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+    def reopened(self) -> tuple[int, int]:
+        """Return the next block and what is cut off for whoever opens the directory now, which must be free."""
+        with PartitionWriter.open(self.store, self.settled.stream.name, 0) as writer:
+            return writer.next_block, writer.truncated_bytes
 
 
 def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
@@ -131,13 +152,38 @@ def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
 
 
 @pytest.fixture
-async def appending(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Appending:
-    """Return a partition that has resumed."""
-    return await Appending.begin(service_settings(broker, topic(), tmp_path, splits={"train": 1000}))
+async def appending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appending]:
+    """Yield a partition that has resumed on an empty topic; its clients are scripted."""
+    made = Appending.without_broker(tmp_path)
+
+    @asynccontextmanager
+    async def consumer(_settings: object) -> AsyncIterator[object]:
+        yield object()
+
+    async def offsets(_client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(partitions, (0, made.end_offset))
+
+    async def message_at(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(module, "consumer", consumer)
+    for reader in (module, following):
+        monkeypatch.setattr(reader, "offsets", offsets)
+        monkeypatch.setattr(reader, "message_at", message_at)
+    await made.partition.resume()
+    yield made
+    await made.end()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what tells nobody."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
 
 
 async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is committed at once; those of the next fetches wait for each other, and are not lost at the end."""
+    """The first at once; later ones wait for each other, are durable only when committed, and not lost at the end."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 2)
     assert (appending.stored, appending.durable) == (2, [2])
@@ -146,6 +192,7 @@ async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, mon
     assert (appending.stored, appending.durable) == (2, [2])
     assert appending.partition.status()["block"] == 2
     await appending.end()
+    await appending.feed(6, 7)
     assert (appending.commits, appending.durable) == ([2, 6], [2, 6])
 
 
@@ -156,24 +203,23 @@ async def test_last_blocks_are_committed_without_more_coming(
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.5)
     await appending.feed(0, 1)
     await appending.feed(1, 4)
-    deadline = time.monotonic() + 30.0
-    while appending.durable[-1] < 4 and time.monotonic() < deadline:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.01)
-    assert (appending.commits, appending.stored, appending.durable[-1]) == ([1, 4], 4, 4)
-    await appending.end()
+    await until(lambda: appending.durable[-1] == 4)
+    assert (appending.commits, appending.stored) == ([1, 4], 4)
 
 
-async def test_halt_commits_what_came_before_it(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that were right are in the store, the message that is of another history is not."""
+async def test_halt_commits_what_came_before_it_and_lets_go_of_the_directory(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that were right are in the store, the message of another history is not; who is to mend it can lock it."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 1)
     messages = [*appending.messages]
     messages[3] = replace(messages[3], before=bytes(16))
     await appending.feed(1, BLOCKS, messages)
+    await appending.partition.closed()
     assert appending.partition.halted
-    assert appending.stored == 3
-    await appending.end()
-    assert appending.commits == [1, 3]
+    assert (appending.partition.status()["block"], appending.stored, appending.commits) == (3, 3, [1, 3])
+    assert appending.reopened() == (3, 0)
 
 
 async def test_empty_store_waits_for_a_segments_first_block(
@@ -226,9 +272,7 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
     assert feeding.cancelled()
     assert appending.commits == [5]
     assert len(synced) == 3  # one commit: data, document table, record
-    store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
-    with PartitionWriter.open(store, stream, 0) as writer:
-        assert (writer.next_block, writer.truncated_bytes) == (5, 0)
+    assert appending.reopened() == (5, 0)
 
 
 async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,9 +284,7 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
     store.rename(store.with_name("away"))
     heir = TokenPartition(appending.partition.tp, appending.partition._context)
     resuming = asyncio.create_task(heir.resume())
-    async with asyncio.timeout(30):
-        while heir.waiting is None:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.01)
+    await until(lambda: heir.waiting)
     assert "no longer holds the store" in str(heir.waiting)
     assert heir.progress().state == "waiting"
     assert not store.exists()
@@ -286,27 +328,13 @@ async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
     assert open_partition(settings.store, stream, 0, check=True).blocks == BLOCKS
 
 
-async def test_a_partition_that_halts_in_the_middle_lets_go_of_its_directory(appending: Appending) -> None:
-    """So that whoever is to mend it can lock it; what was right before is committed."""
-    messages = [*appending.messages]
-    messages[2] = replace(messages[2], before=bytes(16))
-    await appending.feed(0, BLOCKS, messages)
-    await appending.partition.closed()
-    assert appending.partition.status()["block"] == 2
-    store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
-    with PartitionWriter.open(store, stream, 0) as writer:
-        assert writer.next_block == 2
-    await appending.end()
-
-
 async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appending) -> None:
     """Of the ignore list it hears by the way; what it passes over is counted, and changes nothing."""
     foreign: Any = ConsumerRecord("tokens", 0, 2, 0, 0, None, b"a text", None, -1, 0, ())
-    await appending.publish(0, BLOCKS)
     records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
     records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
     partition, control = appending.partition, appending.settled.control
-    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await appending.bring(records, BLOCKS + 1)
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
     assert partition.progress().state == "halted"
     assert partition.status()["halted_by"] in {StrayError.brief, DifferenceError.brief, GapError.brief}
@@ -318,7 +346,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     before = metrics.IGNORED._value.get()
     await partition.resume()
     assert not partition.may_go_on()
-    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await appending.bring(records, BLOCKS + 1)
     assert metrics.IGNORED._value.get() == before + 1
     assert partition.status()["halted"] is None
     await appending.end()
@@ -343,123 +371,55 @@ class Sleepless:
             self.slept.append(seconds)
 
 
-class Scene:
-    """A partition on an empty store, and messages for it."""
-
-    def __init__(self, directory: Path) -> None:
-        """Settle and mill a stream without a broker."""
-        settings = Settings(
-            raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=directory / "store",
-            splits={"train": 1000}, segment_blocks=16,
-        )  # fmt: skip
-        plan = plan_topic(settings, "raw")
-        ((stream, recipe),) = plan.recipes.items()
-        self.settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
-        self.store = Store.open_or_create(settings.store)
-        self.store.add_stream(StreamInfo.from_genesis(self.settled.genesis, 16), None)
-        self.messages = _milled(plan, recipe)
-        self.starts: list[int] = []
-        self.durable: list[int] = []
-        self.failed: list[Exception] = []
-        self.end = 0
-        self.first = 0
-        self.settings = settings
-        self.partition = TokenPartition(
-            TopicPartition(stream.tokens_topic, 0),
-            SegmentContext(
-                settings=settings,
-                store=self.store,
-                stream=stream.name,
-                recipe=recipe,
-                ignored=self.settled.control.ignored,
-                start_partition=self.start,
-                set_durable=lambda _tp, offset: self.durable.append(offset),
-                end_offset=lambda _tp: self.end,
-                fail=self.failed.append,
-            ),
-        )
-
-    async def start(self, _tp: TopicPartition, offset: int) -> int:
-        """Let it flow."""
-        self.starts.append(offset)
-        return EPOCH
-
-    async def feed(self, *numbers: int, position: int | None = None) -> None:
-        """Bring messages by the numbers of their blocks, each at the offset of its number."""
-        records: list[Any] = [_record(n, self.messages[n]) for n in numbers]
-        await self.partition.feed(
-            FetchedBatch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
-        )
-
-
-@pytest.fixture
-async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    """Yield a partition that has resumed on an empty topic; its clients are scripted."""
-    made = Scene(tmp_path)
-
-    @asynccontextmanager
-    async def consumer(_settings: object) -> AsyncIterator[object]:
-        yield object()
-
-    async def offsets(_client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        return dict.fromkeys(partitions, (made.first, made.end))
-
-    async def message_at(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr(module, "consumer", consumer)
-    for reader in (module, following):
-        monkeypatch.setattr(reader, "offsets", offsets)
-        monkeypatch.setattr(reader, "message_at", message_at)
-    await made.partition.resume()
-    yield made
-    made.partition.stop()
-    await made.partition.closed()
-
-
-async def test_the_wait_between_vain_looks_grows_up_to_a_minute(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_between_vain_looks_grows_up_to_a_minute(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And begins anew when a look found something."""
     clock = Sleepless()
     monkeypatch.setattr(module, "asyncio", clock)
-    scene.end = 3
+    appending.end_offset = 3
     for _ in range(8):
-        await scene.feed(2)
+        await appending.bring_blocks(2)
     assert clock.slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
-    assert scene.starts == [0] * 9
-    assert scene.partition.progress().state == "waiting"
-    assert "block 0" in str(scene.partition.waiting)
-    vain = scene.partition.vain_looks
-    await scene.feed(2, 0, position=3)  # the missing one comes above what follows it
-    assert (scene.partition.vain_looks, clock.slept[8:]) == (0, [])
+    assert appending.starts == [0] * 9
+    assert appending.partition.progress().state == "waiting"
+    assert "block 0" in str(appending.partition.waiting)
+    vain = appending.partition.vain_looks
+    await appending.bring_blocks(2, 0, position=3)  # the missing one comes above what follows it
+    assert (appending.partition.vain_looks, clock.slept[8:]) == (0, [])
     assert vain == 7  # the first one began where the search had led, not at the partition's first offset
-    await scene.feed(1, 2)
-    assert (scene.partition.waiting, scene.partition.progress().state) == (None, "running")
-    scene.end = 6
-    await scene.feed(5)
+    await appending.bring_blocks(1, 2)
+    assert (appending.partition.waiting, appending.partition.progress().state) == (None, "running")
+    appending.end_offset = 6
+    await appending.bring_blocks(5)
     assert clock.slept[8:] == [2.0]
 
 
-async def test_a_gap_is_looked_for_only_when_all_was_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gap_is_looked_for_only_when_all_was_read(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The missing block may come above what follows it."""
     clock = Sleepless()
     monkeypatch.setattr(module, "asyncio", clock)
-    scene.end = 6
-    await scene.feed(2)
-    await scene.feed(4, position=5)
-    assert (clock.slept, scene.starts) == ([], [0])
-    await scene.feed(0, 1, position=5)
-    assert scene.starts == [0]
-    await scene.feed(5, position=6)
-    assert (clock.slept, scene.starts) == ([], [0, 0])  # it found some, so it looks again at once
+    appending.end_offset = 6
+    await appending.bring_blocks(2)
+    await appending.bring_blocks(4, position=5)
+    assert (clock.slept, appending.starts) == ([], [0])
+    await appending.bring_blocks(0, 1, position=5)
+    assert appending.starts == [0]
+    await appending.bring_blocks(5, position=6)
+    assert (clock.slept, appending.starts) == ([], [0, 0])  # it found some, so it looks again at once
 
 
-async def test_a_commit_that_fails_later_is_not_swallowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_fails_later_is_not_swallowed(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody awaits it; whoever runs the partition is told, and nothing more is said to be durable."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.01)
-    await scene.feed(0)
-    assert scene.durable == [1]
-    assert scene.partition._appender is not None
-    writer = scene.partition._appender.writer
+    await appending.bring_blocks(0)
+    assert appending.durable == [1]
+    assert appending.partition._appender is not None
+    writer = appending.partition._appender.writer
     error = RuntimeError("a bug")
 
     def broken() -> None:
@@ -467,43 +427,26 @@ async def test_a_commit_that_fails_later_is_not_swallowed(scene: Scene, monkeypa
 
     monkeypatch.setattr(writer, "commit", broken)
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.05)
-    await scene.feed(1)
-    async with asyncio.timeout(10):
-        while not scene.failed:  # noqa: ASYNC110 - it tells nobody else
-            await asyncio.sleep(0.01)
-    assert scene.failed == [error]
-    await scene.feed(2)
-    assert scene.durable == [1]
-    assert scene.partition.status()["block"] == 1
-
-
-async def test_only_what_is_committed_is_durable(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The position is told after the commit, and only up to what had been appended when it began."""
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 1000.0)
-    await scene.feed(0)
-    await scene.feed(1)
-    await scene.feed(2, 3)
-    assert scene.durable == [1]
-    assert scene.partition.status()["block"] == 1
-    scene.partition.stop()
-    await scene.partition.closed()
-    assert scene.durable == [1, 4]
-    await scene.feed(4)
-    assert scene.durable == [1, 4]
+    await appending.bring_blocks(1)
+    await until(lambda: appending.failed)
+    assert appending.failed == [error]
+    await appending.bring_blocks(2)
+    assert appending.durable == [1]
+    assert appending.partition.status()["block"] == 1
 
 
 def test_a_partition_that_has_not_started_has_reached_nothing(tmp_path: Path) -> None:
     """A mirror that is to end at the head must not end because it does not follow one yet."""
-    scene = Scene(tmp_path)
-    flow = StreamFlow(scene.settings, scene.store, scene.settled, [0])
+    appending = Appending.without_broker(tmp_path)
+    flow = StreamFlow(appending.settings, appending.store, appending.settled, [0])
     (tp,) = flow.topics
     assert not flow.has_reached(tp, 0)
-    flow.partitions[tp] = scene.partition
+    flow.partitions[tp] = appending.partition
     assert not flow.has_reached(tp, 0)
     flow.reached[tp] = 3
     assert flow.has_reached(tp, 3)
     assert not flow.has_reached(tp, 4)
-    scene.partition.waiting = GapError("for something")
+    appending.partition.waiting = GapError("for something")
     assert not flow.has_reached(tp, 3)
-    scene.partition._gaps.vain_looks = 1
+    appending.partition._gaps.vain_looks = 1
     assert flow.has_reached(tp, 4)

@@ -171,7 +171,7 @@ class MemoryStream:
         plan = plan_topic(settings, stream.raw_topic)
         recipe = plan.recipes[stream]
         genesis = Genesis(stream.name, recipe, (0,) * len(blocks), settings.segment_blocks)
-        self.kafka, self.stream, self.recipe = kafka, stream, recipe
+        self.kafka, self.settings, self.stream, self.recipe = kafka, settings, stream, recipe
         self.settled = Settled(stream, genesis, ControlLog(stream.name, genesis))
         kafka.append(stream.control_topic, 0, genesis.pack(), key=GENESIS_KEY)
         self._eras = EraLog(recipe.fingerprint)

@@ -77,17 +77,23 @@ def test_what_any_of_the_states_needs_stays(store: Store, tmp_path: Path) -> Non
 
 
 def test_while_a_file_is_missing_nothing_is_retired(store: Store, tmp_path: Path) -> None:
-    """A run that is about to write its first state may need everything; it is said once, and which file."""
+    """A run that is about to write its first state may need everything; it is said once, and which file.
+
+    The command refuses to go on without it.
+    """
     late, missing = state(store, tmp_path / "late.json", 19), tmp_path / "missing.json"
     for files in ([late, missing], [missing, late], [missing]):
         keeper = CheckpointKeeper(store.path, files)
         with capture_logs() as logs:
             keeper.look()
             keeper.look()
-        assert firsts(store) == [0, 0, 0]
         assert [(entry["event"], entry["reason"]) for entry in logs] == [
             ("nothing is retired", f"{missing}: not there yet")
         ]
+        told = retire(store, *(part for file in files for part in ("--keep-from", file)))
+        assert told.code == InputError.exit_code
+        assert f"{missing} cannot be read as a state" in told.err
+        assert firsts(store) == [0, 0, 0]
     state(store, missing, 6)
     CheckpointKeeper(store.path, [late, missing]).look()
     assert firsts(store) == needed(store, 12)
@@ -195,16 +201,6 @@ async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monk
 def retire(store: Store, *arguments: object) -> Told:
     """Run `tokenmill retire`."""
     return invoke("retire", STREAM, "--store", store.path, *arguments)
-
-
-def test_retire_refuses_a_missing_state(store: Store, tmp_path: Path) -> None:
-    """Beside one that is there; nothing is retired."""
-    late, missing = state(store, tmp_path / "late.json", 19), tmp_path / "missing.json"
-    for files in ([late, missing], [missing, late], [missing]):
-        told = retire(store, *(part for file in files for part in ("--keep-from", file)))
-        assert told.code == InputError.exit_code
-        assert f"{missing} cannot be read as a state" in told.err
-        assert firsts(store) == [0, 0, 0]
 
 
 def test_retire_keeps_what_any_limit_keeps(store: Store, tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ from typing import Any, Self
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tests.app.segments.mirror.memory_kafka import MemoryStream
 from tokenmill.app.kafka.cluster import NO_LEADER
 from tokenmill.app.segments import mirror as mirror_module
 from tokenmill.app.segments.following import bring_stream
 from tokenmill.app.segments.mirror import CopyMeasure, Mirror, StreamFinder, StreamFlow
 from tokenmill.app.segments.token_partition import TokenPartition
-from tokenmill.app.settings import Settings
-from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError, TopicError
+from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError
 from tokenmill.store import Store, open_eras, open_partition
 
 pytestmark = pytest.mark.timeout(60)
@@ -44,12 +43,12 @@ class Following:
 
     flow: StreamFlow
 
-    def __init__(self, settings: Settings, store: Store, stream: MemoryStream) -> None:
+    def __init__(self, store: Store, stream: MemoryStream) -> None:
         """Do nothing yet."""
-        self.settings, self.store, self.stream = settings, store, stream
+        self.store, self.stream = store, stream
 
     async def __aenter__(self) -> Self:
-        self.flow = StreamFlow(self.settings, self.store, self.stream.settled, range(2))
+        self.flow = StreamFlow(self.stream.settings, self.store, self.stream.settled, range(2))
         await bring_stream(self.store, self.stream.settled)
         self.task = asyncio.create_task(self.flow.run())
         return self
@@ -66,12 +65,12 @@ class Following:
 
 
 @pytest.fixture
-def following(settings: Settings, store: Store, stream: MemoryStream) -> Following:
+def following(store: Store, stream: MemoryStream) -> Following:
     """Return what follows the stream."""
-    return Following(settings, store, stream)
+    return Following(store, stream)
 
 
-async def test_blocks_are_appended_as_they_come(kafka: MemoryKafka, stream: MemoryStream, following: Following) -> None:
+async def test_blocks_are_appended_as_they_come(stream: MemoryStream, following: Following) -> None:
     """Of all partitions; what was reached is what is durable, and the position is where the topic was read to."""
     stream.send(0, 3)
     async with following:
@@ -82,16 +81,16 @@ async def test_blocks_are_appended_as_they_come(kafka: MemoryKafka, stream: Memo
         flow = following.flow
         await until(lambda: flow.reached == dict(zip(flow.topics, (12, 6), strict=True)))
         assert flow.ends() == flow.reached
-        assert (flow.connected, kafka.clients != []) == (True, True)
+        assert (flow.connected, stream.kafka.clients != []) == (True, True)
         assert [flow.has_reached(tp, end) for tp in flow.topics for end in (6, 7, 12, 13)] == [
             True, True, True, False, True, False, False, False,
         ]  # fmt: skip
-    assert (flow.connected, dict(flow.ends()), kafka.clients) == (False, {}, [])
+    assert (flow.connected, dict(flow.ends()), stream.kafka.clients) == (False, {}, [])
     assert not any(flow.has_reached(tp, 0) for tp in flow.topics)
 
 
 async def test_a_change_of_leader_is_looked_at_anew(
-    kafka: MemoryKafka, store: Store, stream: MemoryStream, following: Following, monkeypatch: pytest.MonkeyPatch
+    stream: MemoryStream, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing that came with the change is appended: the new leader may have lost the log's end. Then all goes on."""
     fed: list[TokenPartition] = []
@@ -108,7 +107,7 @@ async def test_a_change_of_leader_is_looked_at_anew(
         first = following.flow.partitions
         tp = following.flow.topics[0]
         fed.clear()
-        kafka.leaders[tp] = 1
+        stream.kafka.leaders[tp] = 1
         stream.send(0, 8)
         await following.have(8, 0)
         assert fed
@@ -116,29 +115,27 @@ async def test_a_change_of_leader_is_looked_at_anew(
         assert not following.task.done()
 
 
-async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(store: Store, stream: MemoryStream) -> None:
     """One follow of one partition, step by step."""
-    flow = StreamFlow(settings, store, stream.settled, [0])
+    flow = StreamFlow(stream.settings, store, stream.settled, [0])
     (tp,) = flow.topics
-    async with kafka.consumer(settings) as client:
+    async with stream.kafka.consumer(stream.settings) as client:
         flow._leaders = {tp: 0}
         flow._require_leader(client, tp)
-        kafka.leaders[tp] = 1
+        stream.kafka.leaders[tp] = 1
         with pytest.raises(MovedError, match=r"the leader of tokens.* changed"):
             flow._require_leader(client, tp)
         for unknown in (NO_LEADER, None):  # it was not known before: then this is the one that was looked at
             flow._leaders = {tp: unknown}
             flow._require_leader(client, tp)
             assert flow._leaders == {tp: 1}
-        kafka.leaders[tp] = NO_LEADER
+        stream.kafka.leaders[tp] = NO_LEADER
         with pytest.raises(MovedError):
             flow._require_leader(client, tp)
 
 
 async def test_nothing_is_fetched_before_a_partition_knows_its_place(
-    kafka: MemoryKafka, store: Store, stream: MemoryStream, following: Following
+    stream: MemoryStream, following: Following
 ) -> None:
     """It begins paused; a start seeks to where the store's chain goes on, and lets it flow."""
     stream.send(0, 6)
@@ -147,7 +144,7 @@ async def test_nothing_is_fetched_before_a_partition_knows_its_place(
     stream.send(0, 8)
     async with following:
         await following.have(8, 0)
-        (client,) = (client for client in kafka.clients if len(client.places) == 2)
+        (client,) = (client for client in stream.kafka.clients if len(client.places) == 2)
         tp = following.flow.topics[0]
         assert [what for what, told in client.told if told == tp] == ["pause", "seek", "seek", "resume"]
     assert await following.flow._start_partition(tp, 0) is None  # nobody is there to seek
@@ -155,12 +152,12 @@ async def test_nothing_is_fetched_before_a_partition_knows_its_place(
 
 @pytest.mark.parametrize("error", [BrokerError("away"), MovedError("moved"), OSError("disk")])
 async def test_what_passes_is_started_over(
-    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, error: Exception
+    store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Ever later, up to a limit; the pause is short again where a run lasted."""
     pauses: list[float] = []
     real_sleep = asyncio.sleep
-    flow = StreamFlow(settings, store, stream.settled, range(2))
+    flow = StreamFlow(stream.settings, store, stream.settled, range(2))
 
     async def fails() -> None:
         raise error
@@ -179,9 +176,9 @@ async def test_what_passes_is_started_over(
     assert pauses == [2.0, 4.0, 8.0, 10.0, 10.0]
 
 
-async def test_what_does_not_pass_ends_the_flow(settings: Settings, store: Store, stream: MemoryStream) -> None:
+async def test_what_does_not_pass_ends_the_flow(store: Store, stream: MemoryStream) -> None:
     """It is raised, after all was ended."""
-    flow = StreamFlow(settings, store, stream.settled, range(2))
+    flow = StreamFlow(stream.settings, store, stream.settled, range(2))
 
     async def fails() -> None:
         raise SettingsError("wrong")
@@ -204,10 +201,10 @@ async def test_a_partitions_failure_starts_all_over(stream: MemoryStream, follow
         await following.have(4, 0)
 
 
-async def test_a_halted_partition_stands_alone(kafka: MemoryKafka, stream: MemoryStream, following: Following) -> None:
+async def test_a_halted_partition_stands_alone(stream: MemoryStream, following: Following) -> None:
     """Its problem is named; the other one goes on, and the head is reached as far as it can be."""
     stream.send(0, 2)
-    kafka.append(stream.stream.tokens_topic, 0, b"nobody's")
+    stream.kafka.append(stream.stream.tokens_topic, 0, b"nobody's")
     stream.send(1, 6)
     async with following:
         await following.have(2, 6)
@@ -234,23 +231,34 @@ async def test_a_missing_block_is_a_problem_once_it_was_looked_for(stream: Memor
         await until(lambda: following.flow.problem(following.flow.topics[0]) is None, following.task)
 
 
-async def test_once_waits_for_the_head_of_every_partition(
-    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+def held_up(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, concerned: Callable[..., bool] = lambda *_: True
+) -> asyncio.Event:
+    """Hold up those calls of a method whose arguments are concerned, until the event is set."""
+    event, real = asyncio.Event(), getattr(owner, name)
+
+    async def waiting(*arguments: Any) -> None:
+        if concerned(*arguments):
+            await event.wait()
+        await real(*arguments)
+
+    monkeypatch.setattr(owner, name, waiting)
+    return event
+
+
+@pytest.mark.parametrize("what", ["the head of a partition", "eras"])
+async def test_once_waits_for_the_head_of_every_partition_and_for_the_eras(
+    store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """And for the eras; what comes after the beginning is not waited for. The look at the end tells where it is."""
+    """What comes after the beginning is not waited for. The look at the end tells where it is."""
     stream.send(0, 8)
     stream.send(1, 5)
     stream.close_era()
-    held = asyncio.Event()
-    real = TokenPartition.feed
-
-    async def feed(partition: TokenPartition, batch: Any) -> None:
-        if partition.tp.partition == 1:
-            await held.wait()
-        await real(partition, batch)
-
-    monkeypatch.setattr(TokenPartition, "feed", feed)
-    mirror = Mirror(settings, store, once=True)
+    mirror = Mirror(stream.settings, store, once=True)
+    if what == "eras":
+        held = held_up(monkeypatch, mirror._bringer, "_step")
+    else:
+        held = held_up(monkeypatch, TokenPartition, "feed", lambda partition, _: partition.tp.partition == 1)
     run = asyncio.create_task(mirror.run())
     await until(lambda: store_has(store, stream, 0, 8), run)
     await settle()
@@ -271,44 +279,11 @@ def store_has(store: Store, stream: MemoryStream, partition: int, blocks: int) -
     return known and open_partition(store.path, stream.stream.name, partition).blocks == blocks
 
 
-async def test_once_waits_for_the_eras(
-    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though all blocks are there."""
-    stream.send(0, 4)
-    stream.close_era()
-    mirror = Mirror(settings, store, once=True)
-    open_ = asyncio.Event()
-    real = mirror._bringer._step
-
-    async def step(*arguments: Any) -> None:
-        await open_.wait()
-        await real(*arguments)
-
-    monkeypatch.setattr(mirror._bringer, "_step", step)
-    run = asyncio.create_task(mirror.run())
-    await until(lambda: store_has(store, stream, 0, 4), run)
-    await settle()
-    assert not run.done()
-    open_.set()
-    async with asyncio.timeout(20):
-        await run
-    assert open_eras(store.path, stream.stream.name).eras == 1
-
-
-async def test_once_ends_where_a_stream_is_missing(kafka: MemoryKafka, settings: Settings, store: Store) -> None:
-    """There is nothing to wait for: by name, and where there is none at all."""
-    kafka.logs[TopicPartition("control.begun", 0)] = []
-    for names in (["other"], [], ["begun"]):
-        with pytest.raises(TopicError, match="is not settled on these brokers"):
-            await Mirror(settings, store, names, once=True).run()
-
-
-async def test_once_tells_of_problems(settings: Settings, store: Store, stream: MemoryStream) -> None:
+async def test_once_tells_of_problems(store: Store, stream: MemoryStream) -> None:
     """It ends; the caller raises them."""
     stream.send(0, 2)
     stream.send(0, 6, first=4)
-    mirror = Mirror(settings, store, once=True)
+    mirror = Mirror(stream.settings, store, once=True)
     async with asyncio.timeout(20):
         await mirror.run()
     assert [type(problem) for problem in mirror.problems] == [GapError]
@@ -317,39 +292,35 @@ async def test_once_tells_of_problems(settings: Settings, store: Store, stream: 
 
 
 @pytest.mark.needs("minutes")
-async def test_a_mirror_follows_new_streams_and_partitions(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_mirror_follows_new_streams_and_partitions(store: Store, stream: MemoryStream) -> None:
     """Until it is cancelled; then everything is closed."""
-    kafka.logs.pop(TopicPartition(stream.stream.tokens_topic, 1))
+    stream.kafka.logs.pop(TopicPartition(stream.stream.tokens_topic, 1))
     stream.send(0, 4)
     seen: list[int] = []
-    mirror = Mirror(settings, store, progress=lambda behind: seen.append(sum(one.blocks for one in behind)))
+    mirror = Mirror(stream.settings, store, progress=lambda behind: seen.append(sum(one.blocks for one in behind)))
     run = asyncio.create_task(mirror.run())
     await until(lambda: store_has(store, stream, 0, 4), run)
-    kafka.logs[TopicPartition(stream.stream.tokens_topic, 1)] = []
+    stream.kafka.logs[TopicPartition(stream.stream.tokens_topic, 1)] = []
     stream.send(1, 6)
     await until(lambda: store_has(store, stream, 1, 6), run)
-    other = MemoryStream(kafka, settings.model_copy(update={"stream_suffix": "-v2"}), [3])
+    other = MemoryStream(stream.kafka, stream.settings.model_copy(update={"stream_suffix": "-v2"}), [3])
     other.send(0, 3)
     await until(lambda: store_has(store, other, 0, 3), run)
     await until(lambda: seen[-1:] == [0] and len(mirror.behind) == 2, run)
     run.cancel()
     await asyncio.wait({run})
-    assert kafka.clients == []
+    assert stream.kafka.clients == []
 
 
-async def test_a_named_stream_is_the_only_one(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_a_named_stream_is_the_only_one(stream: MemoryStream) -> None:
     """Each new partition is found once; what is missing is named."""
-    MemoryStream(kafka, settings.model_copy(update={"stream_suffix": "-v2"}), [1])
-    async with kafka.consumer(settings) as client:
+    MemoryStream(stream.kafka, stream.settings.model_copy(update={"stream_suffix": "-v2"}), [1])
+    async with stream.kafka.consumer(stream.settings) as client:
         finder = StreamFinder([stream.stream.name, "missing"])
         ((settled, partitions),) = await finder.look(client)
         assert (settled.stream, partitions, finder.missing) == (stream.stream, range(2), ["missing"])
         assert await finder.look(client) == []
-        kafka.logs[TopicPartition(stream.stream.tokens_topic, 2)] = []
+        stream.kafka.logs[TopicPartition(stream.stream.tokens_topic, 2)] = []
         ((_, partitions),) = await finder.look(client)
         assert partitions == range(2, 3)
         every = StreamFinder()
@@ -357,15 +328,13 @@ async def test_a_named_stream_is_the_only_one(
         assert every.missing == []
 
 
-async def test_what_a_store_lacks_is_counted(
-    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
-) -> None:
+async def test_what_a_store_lacks_is_counted(store: Store, stream: MemoryStream) -> None:
     """By the last message of each partition, which is read only where something is new that the flow has not read."""
     await bring_stream(store, stream.settled)
     stream.send(0, 3)
-    flow = StreamFlow(settings, store, stream.settled, range(2))
+    flow = StreamFlow(stream.settings, store, stream.settled, range(2))
     measure = CopyMeasure(store.path, stream.stream.name)
-    async with kafka.consumer(settings) as client:
+    async with stream.kafka.consumer(stream.settings) as client:
         await flow.look(client)
         assert flow.heads == {flow.topics[0]: 3}
         found = measure.take([flow])
