@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,35 +84,32 @@ def settings_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
             yield settings_of
 
 
-@asynccontextmanager
-async def describes(settings: Settings) -> AsyncIterator[None]:
+async def describes(settings: Settings) -> None:
     """Ask with an admin client."""
     async with admin(settings) as client:
         await client.describe_topics(["raw-text"])
-        yield
 
 
-@asynccontextmanager
-async def reads(settings: Settings) -> AsyncIterator[None]:
+async def reads(settings: Settings) -> None:
     """Ask with a consumer."""
     async with consumer(settings) as client:
         await offsets(client, [TopicPartition("raw-text", 0)])
-        yield
 
 
-@asynccontextmanager
-async def sends(settings: Settings) -> AsyncIterator[None]:
+async def sends(settings: Settings) -> None:
     """Send a record."""
     async with producer(settings) as client:
         await client.send_and_wait("raw-text", b"a text", partition=0)
-        yield
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("use", [describes, reads, sends])
 @pytest.mark.cases(2)
 async def test_every_client_names_the_address_that_cannot_be_reached(
-    settings_of: Callable[[str], Settings], kind: str, use: Callable[[Settings], Any], monkeypatch: pytest.MonkeyPatch
+    settings_of: Callable[[str], Settings],
+    kind: str,
+    use: Callable[[Settings], Coroutine[Any, Any, None]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And why, and the broker's setting; not that no broker answers, and not that one is to be started."""
     contact = Contact()
@@ -124,8 +121,7 @@ async def test_every_client_names_the_address_that_cannot_be_reached(
     monkeypatch.setattr(clients, "DELIVERY_MS", patience)
     settings = settings_of(kind)
     with pytest.raises(BrokerError, match=KINDS[kind]) as caught:
-        async with asyncio.timeout(30), use(settings):
-            pass
+        await asyncio.wait_for(use(settings), 30)
     said = str(caught.value)
     assert said.startswith(f"a broker answers at {settings.bootstrap_servers}, and names an address at which none ")
     assert "advertised.listeners" in said

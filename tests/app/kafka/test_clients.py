@@ -1,6 +1,7 @@
 """Kafka clients: ranges of a log are read to their end and no further."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import TopicPartition
@@ -64,7 +65,9 @@ async def test_every_client_names_a_missing_broker() -> None:
     """Nobody answers: one error, at once, for producers, consumers and admins."""
     nowhere = Settings(bootstrap_servers="127.0.0.1:1")
     for client in (producer, consumer, admin):
-        with pytest.raises(BrokerError, match=r"no broker answers at 127\.0\.0\.1:1"):
+        with pytest.raises(
+            BrokerError, match=r"no broker answers at 127\.0\.0\.1:1; start one with `tokenmill broker start`"
+        ):
             async with client(nowhere):
                 pass
 
@@ -78,25 +81,17 @@ async def test_large_records_pass(settings: Settings, topic: TopicFactory) -> No
     assert await values(settings, partition, 0, 1) == [bytes(settings.max_record_bytes)]
 
 
-async def _cancelled() -> None:
-    raise asyncio.CancelledError
-
-
-async def _endless() -> None:
-    await asyncio.Event().wait()
-
-
-async def _failing() -> None:
-    raise KafkaConnectionError
-
-
 async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does one wait for a client that never ends; an error of its own is heard."""
     monkeypatch.setattr(kafka, "STOP_SECONDS", 0.05)
-    for stop in (_cancelled, _endless):
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    for stop in (AsyncMock(side_effect=asyncio.CancelledError), endless):
         await kafka._end(stop)
     with pytest.raises(KafkaConnectionError):
-        await kafka._end(_failing)
+        await kafka._end(AsyncMock(side_effect=KafkaConnectionError))
 
 
 async def test_a_look_is_spared_while_partitions_hold_what_they_did(

@@ -29,7 +29,7 @@ from tokenmill.app.kafka.control_log import (
     skip_record,
     skip_request_record,
 )
-from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
+from tokenmill.eras import ERA_KEY, EraFollower, LogRecord, first_hash
 from tokenmill.recipe import GENESIS_KEY, Genesis
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
@@ -97,8 +97,6 @@ def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes |
 @pytest.mark.parametrize("closed", [2**48, 2**63, 2**64, 10**400])
 def test_an_era_with_numbers_beyond_all_bounds_is_ignored(closed: int) -> None:
     """They would not fit the index of a store, and end its worker again and again."""
-    from tokenmill.eras import first_hash  # noqa: PLC0415 - of this test alone
-
     values = {"before": first_hash(bytes(16)).hex(), "closed": closed, "end": True, "era": 0, "ranges": []}
     follower = EraFollower("raw-text.train", bytes(16))
     value = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
@@ -138,15 +136,9 @@ def test_other_kinds_are_no_junk() -> None:
 
 
 def test_skips_are_collected_by_partition() -> None:
-    """Twice is once."""
-    log = read([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5)])
-    assert log.skips == {0: {5, 9}, 1: {5}}
-
-
-def test_requests_are_not_in_force() -> None:
-    """What a person asks for changes nothing until a mill has taken it over."""
-    log = read([skip_request_record(0, 5), skip_record(0, 9)])
-    assert (log.skips, log.skip_requests) == ({0: {9}}, {0: {5}})
+    """Twice is once; and what a person asks for changes nothing until a mill has taken it over."""
+    log = read([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5), skip_request_record(0, 7)])
+    assert (log.skips, log.skip_requests) == ({0: {5, 9}, 1: {5}}, {0: {7}})
 
 
 def test_an_empty_control_topic_settles_nothing() -> None:
@@ -249,9 +241,10 @@ def test_a_tokenizer_with_a_missing_or_damaged_part_is_none(
 
 
 def test_parts_of_others_are_left_alone() -> None:
-    """They are held nowhere."""
-    other = "0" * 64
-    assert added([(f"tokenizer/{other}/0/1".encode(), b"x"), *file_parts(CONTENT)]) == CONTENT
+    """They are held nowhere; nor is a list a tokenizer, though its content were the same."""
+    others = [(f"tokenizer/{'0' * 64}/0/1".encode(), b"x"), *file_parts(CONTENT, LIST_PREFIX)]
+    assert added(others) is None
+    assert added([*others, *file_parts(CONTENT)]) == CONTENT
 
 
 @pytest.mark.parametrize("key", [f"tokenizer/{DIGEST}/5/2", f"tokenizer/{DIGEST}/0/0", "tokenizer/7/0/1", "tokenizer/"])
@@ -279,11 +272,3 @@ def test_parts_fit_into_a_topic_as_it_is_by_default() -> None:
     assert max(len(value) for _, value in parts) <= (1 << 20) - (1 << 16)
     assert len(parts) > 1
     assert added(parts, sha256(content).hexdigest()) == content
-
-
-def test_parts_of_a_list_are_no_parts_of_a_tokenizer() -> None:
-    """Though their content were the same."""
-    parts = TokenizerParts(DIGEST)
-    for key, value in file_parts(CONTENT, LIST_PREFIX):
-        parts.add(key, value)
-    assert parts.content() is None

@@ -144,11 +144,6 @@ async def test_a_chain_starts_at_the_first_record_from_its_moment(
     assert await module._starts(client, settings, stream) == starts
 
 
-def test_a_stream_of_the_same_recipe_is_continued() -> None:
-    """Nothing is raised."""
-    require_fingerprint(Genesis("s", NOW, (0,), 8), NOW)
-
-
 def test_other_settings_can_be_set_back() -> None:
     """They are named, with both values."""
     genesis = Genesis("s", replace(NOW, min_chars=3), (0,), 8)
@@ -167,8 +162,9 @@ def test_a_stream_of_earlier_decoding_rules_is_refused_with_what_to_do(mode: str
         require_fingerprint(Genesis("s", before, (0,), 8), now)
 
 
-def test_a_stream_of_plain_text_is_continued() -> None:
-    """Its fingerprint is the one that it always had."""
+def test_a_stream_of_the_same_recipe_is_continued() -> None:
+    """Nothing is raised; and one of plain text has the fingerprint that it always had."""
+    require_fingerprint(Genesis("s", NOW, (0,), 8), NOW)
     now = complete(replace(RECIPE, decode="text"), RAW, None)[0]
     require_fingerprint(Genesis("s", replace(now, steps=({"name": "not_empty"},)), (0,), 8), now)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_an_era_that_is_lost_between_two_fetches_is_noticed(topics: Topics, monk
     """What the second fetch brings continues the era that was lost, and not the one that is there now."""
     with pytest.raises(DifferenceError, match="not on its control topic any more"):
         eras_read(topics, era_lost(topics), at=2)
-    monkeypatch.setattr(control_topic, "_is_still_there", _yes)
+    monkeypatch.setattr(control_topic, "_is_still_there", AsyncMock(return_value=True))
     again = Topics(1)
     assert eras_read(again, era_lost(again), at=2) == [ZERO, FIRST, AFTER_FIRST]  # so the rule is needed
 
@@ -122,10 +123,6 @@ def test_a_record_that_was_ignored_is_looked_at_again_too(topics: Topics, monkey
     monkeypatch.setattr(control_topic, "_is_still_there", _eras_are)
     again = Topics(1)
     assert eras_read(again, note_lost(again), at=2) == [ZERO, SECOND]  # so the rule is needed
-
-
-async def _yes(*_: object) -> bool:
-    return True
 
 
 async def _eras_are(client: Any, partition: Any, last: LogRecord) -> bool:

@@ -108,7 +108,7 @@ PAUSE_SECONDS = 0.6
 WAIT_SECONDS = 30
 
 
-async def test_nothing_is_fetched_between_two_looks(broker: Broker, settings: Settings, topic: TopicFactory) -> None:
+async def test_nothing_is_fetched_between_two_looks(settings: Settings, topic: TopicFactory) -> None:
     """And the next look sees what came meanwhile."""
     partition = TopicPartition(topic(), 0)
     seen: list[bytes] = []

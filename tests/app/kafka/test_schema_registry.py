@@ -19,7 +19,7 @@ from google.protobuf import message_factory
 from structlog.testing import capture_logs
 
 from tests.app.milling.decoding.opened import opened
-from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed, written
+from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
 from tokenmill.app.kafka.schema_registry import SchemaRegistry, schemas_for_command, schemas_of
 from tokenmill.app.milling.decoding import RegisteredSchema
@@ -299,10 +299,3 @@ def test_only_modes_with_schemas_have_a_registry(find: Callable[[Settings, str],
     assert find(there, "avro") is not None
     assert find(there, "json") is None
     assert find(none, "avro") is None
-
-
-def test_value_of_the_small_registry_is_a_document(small: SmallRegistry) -> None:
-    """The whole way, with nothing of Confluent's."""
-    number = small.register("a", TEXT)
-    value = framed(written(json.loads(TEXT), {"text": "a"}), number)
-    assert opened("avro", schemas=client(small.url))(value).text == "a"

@@ -45,26 +45,19 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.cases(4)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
     """Records go there and come back, a large one, too; the topic is seen; and it is known that a broker answered."""
-    with TokenEndpoint() as endpoint:
-        await get_in(
-            secured,
-            secured.settings(protocol, **others | (endpoint.values if "OAUTHBEARER" in others.values() else {})),
-        )
-
-
-async def get_in(secured: Secured, settings: Settings) -> None:
-    """Send and read records, and look at the topic."""
     topic = topics_on(secured.broker, "gets-in")()
     CONTACT._last = (0.0, 0.0)
     sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
-    async with producer(settings) as sender:
-        for value in sent:
-            await sender.send_and_wait(topic, value)
-    async with consumer(settings) as reader:
-        assert await offsets(reader, [partition]) == {partition: (0, 2)}
-        assert [record.value async for record in read_range(reader, partition, 0, 2)] == sent
-    async with admin(settings) as client:
-        assert topic in await client.list_topics()
+    with TokenEndpoint() as endpoint:
+        settings = secured.settings(protocol, **others | (endpoint.values if "OAUTHBEARER" in others.values() else {}))
+        async with producer(settings) as sender:
+            for value in sent:
+                await sender.send_and_wait(topic, value)
+        async with consumer(settings) as reader:
+            assert await offsets(reader, [partition]) == {partition: (0, 2)}
+            assert [record.value async for record in read_range(reader, partition, 0, 2)] == sent
+        async with admin(settings) as client:
+            assert topic in await client.list_topics()
     assert time.time() - CONTACT.last_answer < SECONDS
 
 

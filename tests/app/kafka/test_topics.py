@@ -10,6 +10,7 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import (
     JOINED_BYTES,
     Existing,
+    Problem,
     check_topics,
     describe_topics,
     ensure_produced,
@@ -23,14 +24,20 @@ from tokenmill.app.kafka.topics import (
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.topic_changes import PartitionGrowth
 from tokenmill.app.settings import Settings
-from tokenmill.errors import BrokerError, TopicError
-
-NOWHERE = Settings(bootstrap_servers="127.0.0.1:1")
+from tokenmill.errors import TopicError
 
 
 def settings_for(broker: Broker, raw_topic: str) -> Settings:
     """Return settings with one raw topic and one split."""
     return Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,), splits={"train": 1000})
+
+
+async def grow(settings: Settings, topic: str, count: int) -> None:
+    """Add partitions to a topic; they are there on return."""
+    async with admin(settings) as client:
+        await client.create_partitions({topic: NewPartitions(count)})
+        while (await describe_topics(client, [topic]))[topic].partitions < count:
+            pass
 
 
 async def test_needed_topics_are_created_as_promised(broker: Broker, topic: TopicFactory) -> None:
@@ -74,7 +81,7 @@ async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: Topic
     assert f"{raw}.produced" not in await ensure_topics(settings)
     assert await check_topics(settings) == []
     missing = {name: found for name, found in existing(settings).items() if not name.endswith(".produced")}
-    (problem,) = [p for needed in needed_topics(settings) for p in find_problems(needed, missing)]
+    (problem,) = problems_of(settings, missing)
     assert (problem.severity, problem.topic) == ("warning", f"{raw}.produced")
 
 
@@ -83,10 +90,7 @@ async def test_a_dead_letter_topic_stays_as_it_is(broker: Broker, topic: TopicFa
     raw = topic(1)
     settings = settings_for(broker, raw)
     await ensure_topics(settings)
-    async with admin(settings) as client:
-        await client.create_partitions({raw: NewPartitions(2)})
-        while (await describe_topics(client, [raw]))[raw].partitions < 2:
-            pass
+    await grow(settings, raw, 2)
 
     assert await ensure_topics(settings) == [f"tokens.{raw}.train"]
 
@@ -106,10 +110,7 @@ async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic:
     raw = topic(1)
     settings = settings_for(broker, raw)
     await ensure_topics(settings)
-    async with admin(settings) as client:
-        await client.create_partitions({raw: NewPartitions(3)})
-        while (await describe_topics(client, [raw]))[raw].partitions < 3:
-            pass
+    await grow(settings, raw, 3)
 
     problems = await check_topics(settings)
     assert [(problem.topic, problem.severity) for problem in problems] == [(f"tokens.{raw}.train", "warning")]
@@ -131,9 +132,7 @@ async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic:
         assert [found[name].partitions for name in names] == [1, 1, 1, 2]
         assert {found[name].configs[key] for name in names for key in ("retention.ms", "retention.bytes")} == {"-1"}
         assert [found[name].max_message_bytes >> 20 for name in names] == [2, 1, 2, 2]
-        await client.create_partitions({web: NewPartitions(3)})
-        while (await describe_topics(client, [web]))[web].partitions < 3:
-            pass
+    await grow(settings, web, 3)
     problems = await check_topics(settings)
     assert [(p.topic, p.severity) for p in problems] == [(f"tokens.{web}.train", "warning"), (names[2], "warning")]
 
@@ -155,21 +154,6 @@ async def test_missing_topics_stop_the_service(broker: Broker, topic: TopicFacto
         await require_topics(settings)
 
 
-async def test_compacted_raw_topics_are_refused(broker: Broker, topic: TopicFactory) -> None:
-    """Compaction removes records in between, so no chain over them could be computed again."""
-    settings = settings_for(broker, topic(1, cleanup_policy="compact"))
-    await ensure_topics(settings)
-
-    with pytest.raises(TopicError, match="is compacted"):
-        await require_topics(settings)
-
-
-async def test_a_missing_broker_is_named() -> None:
-    """The message says where nobody answered, and how to start a broker."""
-    with pytest.raises(BrokerError, match=r"127\.0\.0\.1:1; start one with `tokenmill broker start`"):
-        await check_topics(NOWHERE)
-
-
 def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existing]:
     """Return all needed topics as they should be, those of the kinds in ``changes`` with other configurations."""
     return {
@@ -178,6 +162,11 @@ def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existin
         )
         for topic in needed_topics(settings)
     }
+
+
+def problems_of(settings: Settings, found: dict[str, Existing]) -> list[Problem]:
+    """Return what is not as it should be."""
+    return [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
 
 
 @pytest.mark.parametrize(
@@ -194,17 +183,17 @@ def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existin
         ("verdicts", {"cleanup.policy": "compact"}, "error", "compacted"),
         ("produced", {"cleanup.policy": "delete"}, "warning", "set cleanup.policy=compact"),
         ("raw", {"max.message.bytes": "99999999"}, "error", "set max.message.bytes=100004095"),
+        ("raw", {"cleanup.policy": "compact"}, "error", "is compacted"),
     ],
 )
 def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severity: str, part: str) -> None:
     """One topic that is not as it should be gives one problem, which says what to do."""
     settings = Settings(splits={"train": 1000}, dedup="near")
-    found = existing(settings, **{kind: change})
 
-    problems = [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
+    (problem,) = problems_of(settings, existing(settings, **{kind: change}))
 
-    assert [problem.severity for problem in problems] == [severity]
-    assert part in problems[0].text
+    assert problem.severity == severity
+    assert part in problem.text
 
 
 @pytest.mark.parametrize("kind", ["tokens", "control", "signatures", "slices", "verdicts"])
@@ -223,9 +212,7 @@ def test_a_partition_too_many_is_an_error(kind: str) -> None:
 def test_limited_retention_of_raw_topics_is_no_problem() -> None:
     """Raw text may go once it is milled; its retention is for its owner to say."""
     settings = Settings(splits={"train": 1000})
-    found = existing(settings, raw={"retention.ms": "1000"})
-
-    assert [p for topic in needed_topics(settings) for p in find_problems(topic, found)] == []
+    assert problems_of(settings, existing(settings, raw={"retention.ms": "1000"})) == []
 
 
 @pytest.mark.parametrize(("chains", "takes", "joined"), [(1, 1 << 30, 16), (4, 8 << 20, 8), (8, 1 << 30, 12)])

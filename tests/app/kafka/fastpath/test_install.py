@@ -105,7 +105,7 @@ async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
 @pytest.mark.usefixtures("both_ways")
 async def test_records_are_the_same_both_ways(settings: Settings, topic: TopicFactory) -> None:
     """Small ones and large ones, with keys, headers and timestamps: all as they were sent."""
-    partition = TopicPartition(topic(), 0)
+    partition = TopicPartition(topic(retention_ms=-1), 0)  # its timestamps are of 1970
     sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
     async with producer(settings) as client:
         for answer in [

@@ -152,15 +152,14 @@ async def test_more_than_the_buffer_waits_until_it_is_read() -> None:
 async def test_a_large_answer_is_whoevers_that_holds_it() -> None:
     """Nothing that comes later is written into it, and the connection keeps its small buffer only."""
     async with connected() as (protocol, reader, theirs):
+        frames = [frame(number, size) for number, size in enumerate((3_000_000, 3_000_000, 5, SMALL_BYTES + 1))]
         answers = []
-        for number, size in enumerate((3_000_000, 3_000_000, 5, SMALL_BYTES + 1)):
-            sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, frame(number, size)))
+        for one in frames:
+            sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, one))
             answers.append(await received(reader))
             await sending
             assert len(protocol._view) == SMALL_BYTES
-        assert [bytes(answer) for answer in answers] == [
-            frame(number, size)[4:] for number, size in enumerate((3_000_000, 3_000_000, 5, SMALL_BYTES + 1))
-        ]
+        assert [bytes(answer) for answer in answers] == [one[4:] for one in frames]
 
 
 @given(st.lists(st.sampled_from([0, 1, 4, 8, VIEW_BYTES, SMALL_BYTES - 1, SMALL_BYTES, 2 * SMALL_BYTES]), max_size=6))
@@ -196,12 +195,7 @@ async def test_a_connection_that_ends_says_what_was_missing() -> None:
 
 async def test_a_connection_that_breaks_says_why() -> None:
     """A reset is the error that it is with asyncio's own reader."""
-    loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = FrameProtocol(loop.create_future(), reader, loop=loop)
-        await loop.create_connection(lambda: protocol, *server.getsockname())
-        theirs, _ = server.accept()
+    async with connected() as (protocol, reader, theirs):
         waiting = asyncio.create_task(reader.readexactly(10))
         await asyncio.sleep(0)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it

@@ -12,16 +12,12 @@ from typing import Any
 
 import aiokafka.protocol
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.producer import message_accumulator
 from aiokafka.protocol.produce import ProduceRequest_v7
 from aiokafka.protocol.struct import Struct
 from aiokafka.protocol.types import Array, Boolean, Bytes, Int8, Int16, Int32, Int64, Schema, String, UInt32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import TopicFactory
-from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.fastpath import (
     LARGE_BYTES,
     BatchBuilder,
@@ -30,8 +26,6 @@ from tokenmill.app.kafka.fastpath import (
     encode,
     take_buffers,
 )
-from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings
 
 (THEIRS,) = BatchBuilder.__bases__
 GZIP = 1
@@ -155,21 +149,6 @@ def test_a_request_with_a_value_too_few_is_refused() -> None:
     request = ProduceRequest_v7(transactional_id=None, required_acks=-1, timeout=1, topics=[("topic", [(0,)])])
     with pytest.raises(ValueError, match="1 values for the fields"):
         encode(request)
-
-
-@pytest.mark.usefixtures("fast")
-async def test_large_and_small_records_arrive_as_they_were_sent(broker: Broker, topic: TopicFactory) -> None:
-    """Through a real broker, which checks them, and back, in order."""
-    assert message_accumulator.BatchBuilder is BatchBuilder
-    assert Struct.encode is encode
-    settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic()
-    sent = [(b"%d" % n, b"%d" % n * (40_000 if n % 3 else 1), [("header", b"h" * n)]) for n in range(30)]
-    async with producer(settings) as client:
-        for answer in [await client.send(name, v, key=k, headers=h, partition=0) for k, v, h in sent]:
-            await answer
-    async with consumer(settings) as client:
-        found = [record async for record in read_range(client, TopicPartition(name, 0), 0, len(sent))]
-    assert [(r.key, bytes(r.value or b""), list(r.headers)) for r in found] == sent
 
 
 def test_parts_are_as_long_as_they_are_together() -> None:
