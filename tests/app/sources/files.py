@@ -8,6 +8,7 @@ import json
 import lzma
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
@@ -38,28 +39,13 @@ def write_json(path: Path, rows: Rows) -> None:
     path.write_text(json.dumps(list(rows), indent=1, ensure_ascii=False))
 
 
-def write_gzip(path: Path, rows: Rows) -> None:
-    """Write JSON lines, compressed in two members."""
+def write_packed(compress: Callable[[bytes], bytes], path: Path, rows: Rows, padding: bytes = b"") -> None:
+    """Write JSON lines, compressed in two parts: members, frames, streams."""
     half = len(rows) // 2
-    path.write_bytes(gzip.compress(as_lines(rows[:half])) + gzip.compress(as_lines(rows[half:])))
+    path.write_bytes(compress(as_lines(rows[:half])) + padding + compress(as_lines(rows[half:])))
 
 
-def write_zstd(path: Path, rows: Rows) -> None:
-    """Write JSON lines, compressed in two frames."""
-    half = len(rows) // 2
-    path.write_bytes(zstd.compress(as_lines(rows[:half])) + zstd.compress(as_lines(rows[half:])))
-
-
-def write_bzip2(path: Path, rows: Rows) -> None:
-    """Write JSON lines, compressed in two streams."""
-    half = len(rows) // 2
-    path.write_bytes(bz2.compress(as_lines(rows[:half])) + bz2.compress(as_lines(rows[half:])))
-
-
-def write_xz(path: Path, rows: Rows) -> None:
-    """Write JSON lines, compressed in two streams with padding between them."""
-    half = len(rows) // 2
-    path.write_bytes(lzma.compress(as_lines(rows[:half])) + bytes(4) + lzma.compress(as_lines(rows[half:])))
+write_gzip = partial(write_packed, gzip.compress)
 
 
 def write_zip(path: Path, rows: Rows) -> None:
@@ -72,43 +58,24 @@ def write_zip(path: Path, rows: Rows) -> None:
         archive.writestr("folder/a.csv", table.getvalue())
 
 
-def write_utf_16(path: Path, rows: Rows) -> None:
-    """Write a table as spreadsheets do: "Unicode text", with a byte order mark."""
-    with path.open("w", newline="", encoding="utf-16") as file:
-        _write_rows(file, rows, "\t")
-
-
 def write_parquet(path: Path, rows: Rows) -> None:
     """Write several row groups."""
     pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=max(1, len(rows) // 3))
 
 
-def write_arrow(path: Path, rows: Rows) -> None:
-    """Write an IPC file of several batches."""
+def write_arrow(path: Path, rows: Rows, new: Callable[..., Any] = pa.ipc.new_file) -> None:
+    """Write several record batches, as a file or as a stream."""
     table = pa.Table.from_pylist(list(rows))
-    with pa.ipc.new_file(path, table.schema) as writer:
+    with new(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=max(1, len(rows) // 3))
 
 
-def write_stream(path: Path, rows: Rows) -> None:
-    """Write an IPC stream."""
-    table = pa.Table.from_pylist(list(rows))
-    with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=max(1, len(rows) // 3))
+write_stream = partial(write_arrow, new=pa.ipc.new_stream)
 
 
-def write_csv(path: Path, rows: Rows) -> None:
-    """Write a table with commas."""
-    _write_table(path, rows, ",")
-
-
-def write_tsv(path: Path, rows: Rows) -> None:
-    """Write a table with tabs."""
-    _write_table(path, rows, "\t")
-
-
-def _write_table(path: Path, rows: Rows, delimiter: str) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
+def write_csv(path: Path, rows: Rows, delimiter: str = ",", encoding: str = "utf-8") -> None:
+    """Write a table."""
+    with path.open("w", newline="", encoding=encoding) as file:
         _write_rows(file, rows, delimiter)
 
 
@@ -148,17 +115,17 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
     "a.jsonl": write_jsonl,
     "b.json": write_json,
     "c.jsonl.gz": write_gzip,
-    "d.jsonl.zst": write_zstd,
+    "d.jsonl.zst": partial(write_packed, zstd.compress),
     "e.parquet": write_parquet,
     "f.arrow": write_arrow,
     "g.arrows": write_stream,
     "h.csv": write_csv,
-    "i.tsv": write_tsv,
+    "i.tsv": partial(write_csv, delimiter="\t"),
     "j.warc.wet.gz": write_wet,
     "k.dataset": write_dataset,
-    "l.jsonl.bz2": write_bzip2,
-    "m.jsonl.xz": write_xz,
+    "l.jsonl.bz2": partial(write_packed, bz2.compress),
+    "m.jsonl.xz": partial(write_packed, lzma.compress, padding=bytes(4)),
     "n.zip": write_zip,
-    "o.tsv": write_utf_16,
+    "o.tsv": partial(write_csv, delimiter="\t", encoding="utf-16"),  # "Unicode text" of spreadsheets, with a mark
 }
 """How to write each, by a name that says what it is."""

@@ -24,12 +24,14 @@ def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
             Tokenizer.from_str(panicking().decode()).encode(HARMFUL)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "die once":
-            _die_once(Path(row["mark"]))
+        case "die once" if not Path(row["mark"]).exists():
+            Path(row["mark"]).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         case "leave":
             raise SystemExit(3)
         case "hang":
-            _hang(row)
+            Path(row.get("mark", os.devnull)).write_text(str(os.getpid()))
+            threading.Event().wait()
         case "lock":
             return {**row, "text": "x", "more": threading.Lock()}
     return {**row, "text": row["text"].upper()}
@@ -43,15 +45,3 @@ def shout_all(rows: list[dict[str, Any]]) -> Any:
         return "no list"
     made = [shout(row) for row in rows]
     return [{**row, "rows": len(rows)} if isinstance(row, dict) else row for row in made]
-
-
-def _die_once(mark: Path) -> None:
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang(row: dict[str, Any]) -> None:
-    if "mark" in row:
-        Path(row["mark"]).write_text(str(os.getpid()))
-    threading.Event().wait()

@@ -20,18 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.app.milling.decoding.opened import opened
-from tests.app.sources.files import (
-    as_lines,
-    write_arrow,
-    write_csv,
-    write_json,
-    write_parquet,
-    write_stream,
-    write_tsv,
-    write_utf_16,
-    write_wet,
-    zstd,
-)
+from tests.app.sources.files import WRITERS, Rows, as_lines, warc_record, zstd
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tests.app.sources.test_recoding import Drops
 from tests.app.sources.web import Web, serving
@@ -47,23 +36,14 @@ ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
 TEXTS = [row["text"] for row in ROWS]
 
 
-def put(path: Path, data: bytes) -> None:
-    """Write a file."""
-    path.write_bytes(data)
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "lines": lambda path: put(path, as_lines(ROWS)),
-    "array": lambda path: write_json(path, ROWS),
-    "indented": lambda path: put(path, "\n".join(json.dumps(row, indent=1) for row in ROWS).encode()),
-    "marked": lambda path: put(path, as_lines(ROWS).decode().encode("utf-16")),
-    "parquet": lambda path: write_parquet(path, ROWS),
-    "arrow": lambda path: write_arrow(path, ROWS),
-    "stream": lambda path: write_stream(path, ROWS),
-    "wet": lambda path: write_wet(path, ROWS),
-    "commas": lambda path: write_csv(path, ROWS),
-    "tabs": lambda path: write_tsv(path, ROWS),
-    "unicode text": lambda path: write_utf_16(path, ROWS),
+KINDS: dict[str, Callable[[Path, Rows], object]] = {
+    **{name: WRITERS[name] for name in ("a.jsonl", "b.json", "e.parquet", "f.arrow", "g.arrows")},
+    **{name: WRITERS[name] for name in ("h.csv", "i.tsv", "o.tsv")},
+    "indented": lambda path, rows: path.write_text("\n".join(json.dumps(row, indent=1) for row in rows)),
+    "marked": lambda path, rows: path.write_bytes(as_lines(rows).decode().encode("utf-16")),
+    "warc": lambda path, rows: path.write_bytes(
+        b"".join(warc_record("conversion", row["id"], row["text"]) for row in rows)
+    ),
 }
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -83,15 +63,14 @@ def texts(path: Path | str) -> list[str]:
 
 
 @pytest.mark.parametrize("packing", [*PACK])
-@pytest.mark.parametrize("kind", [*WRITERS])
+@pytest.mark.parametrize("kind", [*KINDS])
 @pytest.mark.cases(20)
 def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: str, tmp_path: Path) -> None:
     """By one rule, wherever the file lies: alone, in a folder, in an archive, behind an address, piped in."""
     path = tmp_path / "folder" / "wiki_00"
     path.parent.mkdir()
-    WRITERS[kind](path)
-    data = path.read_bytes()
-    path.write_bytes(PACK[packing](gzip.decompress(data) if kind == "wet" else data))
+    KINDS[kind](path, ROWS)
+    path.write_bytes(PACK[packing](path.read_bytes()))
     with ZipFile(tmp_path / "a.zip", "w", ZIP_DEFLATED) as archive:
         archive.write(path, "part-00000")
     assert texts(path) == texts(path.parent) == texts(tmp_path / "a.zip") == TEXTS
@@ -103,7 +82,7 @@ def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: s
         [sys.executable, "-c", f"open({str(piped)!r}, 'wb').write(open({str(path)!r}, 'rb').read())"]
     ):
         found = found_in(reading_of(metadata_fields=[]), piped)
-    if kind in {"parquet", "arrow"}:  # their ends say what is in them
+    if kind in {"e.parquet", "f.arrow"}:  # their ends say what is in them
         assert "what is piped in can be read once" in refusals(found)[-1][1]
     else:
         assert [json.loads(value)["text"] for value in values(found)] == TEXTS
@@ -326,25 +305,6 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
     assert seekable.stream.read() == piped.stream.read() == data
 
 
-ISO_2022 = {"iso2022_kr": "한국어", "iso2022_jp_2": "漢字é"}
-
-
-@pytest.mark.parametrize("encoding", [*ISO_2022, "utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("name", ["a", "a.txt", "a.jsonl", "a.json", "a.csv", "a.tsv"])
-def test_a_file_in_an_encoding_that_looks_like_utf_8_is_named_with_it(name: str, encoding: str, tmp_path: Path) -> None:
-    """Such bytes are ASCII, or have NUL bytes; with ``--encoding`` they are read."""
-    text = ISO_2022.get(encoding, "ein Text")
-    line = json.dumps({"text": text}, ensure_ascii=False) if "js" in name else text
-    head = {"a.csv": "text,n\n", "a.tsv": "text\tn\n"}.get(name, "")
-    end = {"a.csv": ",1\n", "a.tsv": "\t1\n"}.get(name, "\n")
-    (tmp_path / name).write_bytes((head + line + end).encode(encoding))
-    found = found_in(reading_of(), tmp_path)
-    assert values(found) == []
-    assert f"--encoding {encoding}" in refusals(found)[0][1]
-    (value,) = values(found_in(reading_of(encoding=encoding), tmp_path))
-    assert json.loads(value)["text"].strip() == text
-
-
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -404,13 +364,11 @@ def test_json_that_goes_on_over_lines_is_read_whatever_its_name(name: str, data:
     assert FileSource(str(tmp_path / name), reading_of(choice="jsonl")).kind == "jsonl"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "wet"])
+@pytest.mark.parametrize("kind", ["e.parquet", "f.arrow", "warc"])
 def test_rows_are_read_whatever_format_their_name_says(kind: str, tmp_path: Path) -> None:
     """The first bytes of these formats begin no text."""
     for name in ("a.csv", "a.jsonl", "a.txt", "a.json"):
-        WRITERS[kind](tmp_path / name)
-        if kind == "wet":
-            (tmp_path / name).write_bytes(gzip.decompress((tmp_path / name).read_bytes()))
+        KINDS[kind](tmp_path / name, ROWS)
         assert texts(tmp_path / name) == TEXTS
 
 

@@ -117,46 +117,34 @@ def test_topics_that_decode_text_get_text(tmp_path: Path) -> None:
     assert values(found) == [b"one", b"two"]
 
 
-def test_what_is_too_long_is_refused_and_the_rest_is_read(tmp_path: Path) -> None:
-    """A line or file over the limit is named; the lines behind it are documents as ever."""
-    limit = 64
-    (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 200 + '"}\n{"text": "y"}\n' + "z" * 100)
-    (tmp_path / "b.txt").write_text("w" * 65)
-    (tmp_path / "c.txt").write_text('"' * 60)  # short enough, but not as JSON
-
-    found = found_in(reading_of(Settings(max_record_bytes=limit)), tmp_path)
-
-    assert values(found) == [b'{"text": "y"}']
-    assert [where for where, _ in refusals(found)] == [
-        "a.jsonl:1",
-        "a.jsonl:3",
-        "b.txt",
-        "c.txt",
-    ]
-
-
 def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_path: Path) -> None:
-    """Whatever the file is called; a file that is one text is no row."""
-    (tmp_path / "a.jsonl").write_text('{"text": "' + "x" * 300 + '"}\n{"text": "a", "id": "' + "i" * 150 + '"}\n{}\n')
-    (tmp_path / "b.csv").write_text("text\n" + "x" * 150 + "\n" + "y" * 70 + "\n")
+    """Whatever the file is called; a file that is one text is no row. What is beside it is read as ever."""
+    long_id = '{"text": "a", "id": "' + "i" * 110 + '"}'
+    lines = ['{"text": "' + "x" * 300 + '"}', '{"text": "y"}', long_id, "{}", "z" * 300]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "b.csv").write_text("text\n" + "x" * 140 + "\n" + "y" * 70 + "\n")
     (tmp_path / "c.txt:5").write_text("x" * 300)
     (tmp_path / "d.txt:6").write_bytes(b"\xff")
     (tmp_path / "e.txt:7").write_text("x" * 70)
     (tmp_path / "f.zip").write_text("none")
-    settings = Settings(max_record_bytes=200, max_text_bytes=64, max_id_bytes=100)
+    (tmp_path / "g.txt").write_text('"' * 60)  # short enough, but not as JSON
+    settings = Settings(max_record_bytes=150, max_text_bytes=64, max_id_bytes=100)
 
     found = found_in(reading_of(settings), tmp_path)
 
+    assert values(found) == [b'{"text": "y"}']
     assert [(Path(one.where).name, one.row, one.limit) for one in found if isinstance(one, Refused)] == [
         ("a.jsonl:1", True, "max_record_bytes"),
-        ("a.jsonl:2", True, "max_id_bytes"),
-        ("a.jsonl:3", True, ""),
+        ("a.jsonl:3", True, "max_id_bytes"),
+        ("a.jsonl:4", True, ""),
+        ("a.jsonl:5", True, "max_record_bytes"),
         ("b.csv:2", True, "max_text_bytes"),
         ("b.csv:3", True, "max_text_bytes"),
         ("c.txt:5", False, "max_record_bytes"),
         ("d.txt:6", False, ""),
         ("e.txt:7", False, "max_text_bytes"),
         ("f.zip", False, ""),
+        ("g.txt", False, "max_record_bytes"),
     ]
 
 

@@ -62,7 +62,7 @@ def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_pat
 
 @pytest.mark.parametrize("name", ["no.such.module:f", "json:no_such", "json", "json:__doc__"])
 def test_a_function_that_is_not_there_is_named(name: str) -> None:
-    """Before anything is read."""
+    """Before anything is read, with how to write it."""
     with pytest.raises(InputError, match="--map"):
         Mapping(name)
 

@@ -27,13 +27,6 @@ def packed(texts: Sequence[str]) -> list[bytes]:
     return [pickle.dumps(json.dumps(row).encode() if number % 2 else row) for number, row in enumerate(rows)]
 
 
-@pytest.mark.parametrize("name", ["no.such.module:f", "json:no_such", "json", "json:__doc__"])
-def test_a_function_that_is_not_there_is_named(name: str) -> None:
-    """With how to write it."""
-    with pytest.raises(InputError, match="--map"):
-        find_function(name)
-
-
 @given(st.lists(st.sampled_from(["x", "drop", "fail", "plain"])))
 def test_a_list_is_what_its_rows_are(texts: list[str]) -> None:
     """Whatever others are in it, and though a row makes the function raise."""

@@ -11,15 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.app.sources.reading import content_of, found_in, reading_of, values
+from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.sources.web import Web, serving
-from tests.app.tools.produce.test_producing import dealt
-from tests.conftest import TopicFactory
-from tokenmill.app.settings import Settings
 from tokenmill.app.sources import Item, find_sources
 from tokenmill.app.sources.items import ItemChunk, Place
-from tokenmill.app.tools.produce.producing import RunPlan, produce
-from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.errors import InputError
 
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(20_000)]
@@ -74,6 +69,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_run(*, tags: bool) -> Non
         chunks = source.chunks(Place())
         first = next(chunks)
         web.files["a.jsonl"] = JSONL.replace(b"text 1 ", b"text 7! ")
+        assert find_sources([f"{web.address}/a.jsonl"], reading_of())[0].signature() != source.signature()
         with pytest.raises(InputError, match=r"a\.jsonl has changed since the command began"):
             list(source.chunks(first.after))
 
@@ -92,7 +88,7 @@ def test_an_answer_that_ends_early_ends_the_run_and_nothing_is_left_out() -> Non
         assert [item.value for item in found if isinstance(item, Item)] == LINES
 
 
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+def test_what_is_not_there_is_named() -> None:
     """A missing file, a server that does not answer, an address with a secret."""
     with serving(Web({})) as web:
         with pytest.raises(InputError, match=r"nothing\.jsonl: .*not found.*check the address"):
@@ -182,20 +178,3 @@ def test_an_address_with_a_secret_is_refused_and_the_message_does_not_hold_it(ad
             find_sources([address.format(web.address.removeprefix("http://"))], reading_of())
         assert "S3cret" not in str(raised.value)
         assert not web.asked
-
-
-async def test_a_run_goes_on_and_a_changed_object_is_named(settings: Settings, topic: TopicFactory) -> None:
-    """After a limit, as with files; a changed one is refused between two calls."""
-    raw = topic(2)
-    with serving(Web({"a.jsonl": JSONL})) as web:
-        address = f"{web.address}/a.jsonl"
-        plan = RunPlan(identity=run_identity(raw, {}, [address]), limit=7000)
-        await produce(settings, raw, find_sources([address], reading_of()), plan)
-        web.files["a.jsonl"] = JSONL + b'{"text": "more"}\n'
-        plan = RunPlan(identity=plan.identity)
-        with pytest.raises(InputError, match=rf"{address} has changed"):
-            await produce(settings, raw, find_sources([address], reading_of()), plan)
-        web.files["a.jsonl"] = JSONL
-        rest = await produce(settings, raw, find_sources([address], reading_of()), plan)
-    assert (rest.before, rest.documents) == (7000, 13_000)
-    assert await content_of(settings, raw, 2) == dealt(LINES, 2)

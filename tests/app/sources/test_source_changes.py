@@ -53,6 +53,13 @@ class Folder:
         """Return what became of what a run knows."""
         return compare_sources(known, look_at_sources(self.sources(), known, whole_lines=whole_lines))
 
+    def changed(self, before: Files, now: Files) -> SourceComparison:
+        """Return what became of what a run knows that began with these files, once there are those."""
+        self.write(before)
+        known = self.seen()
+        self.write(now)
+        return self.compared(known)
+
     def wheres(self, seen: list[KnownSource]) -> list[tuple[str, bytes]]:
         """Return file and content of each line that a part sends: no line here is an object."""
         return [(Path(item.where).name, item.data) for item in read_items(sources_to_send(seen, self.sources()))]  # type: ignore[union-attr]
@@ -142,30 +149,24 @@ def test_a_change_is_named_with_what_changed(folder: Folder, after: bytes, kind:
 )
 def test_a_line_without_an_end_must_not_go_on(folder: Folder, before: bytes, after: bytes, kind: str) -> None:
     """It was sent as it was."""
-    folder.write({"a": before})
-    known = folder.seen()
-    folder.write({"a": after})
-
-    assert kinds(folder.compared(known)) == [(kind, "a")]
+    assert kinds(folder.changed({"a": before}, {"a": after})) == [(kind, "a")]
 
 
 def test_a_file_that_is_no_file_of_lines_never_grows(folder: Folder) -> None:
     """A text is one document."""
     folder.suffix = ".txt"
-    folder.write({"a": b"1\n"})
-    known = folder.seen()
-    folder.write({"a": b"1\n2\n"})
 
-    assert "no file of lines" in changes_line(folder.compared(known).changes)
+    found = folder.changed({"a": b"1\n"}, {"a": b"1\n2\n"})
+
+    assert "no file of lines" in changes_line(found.changes)
 
 
 def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
     """A file is known by its content under any name, also when it grew meanwhile; a copy is new."""
-    folder.write({"a": b"a\n", "b": b"b\nb\n", "c": b"c\nc\nc\n", "d": b"d\n"})
-    known = folder.seen()
-    folder.write({"a": b"a\n", "a2": b"a\n", "e": b"b\nb\n", "f": b"c\nc\nc\nmore\n"})
-
-    found = folder.compared(known)
+    found = folder.changed(
+        {"a": b"a\n", "b": b"b\nb\n", "c": b"c\nc\nc\n", "d": b"d\n"},
+        {"a": b"a\n", "a2": b"a\n", "e": b"b\nb\n", "f": b"c\nc\nc\nmore\n"},
+    )
 
     assert kinds(found) == [("new", "a2"), ("renamed", "e"), ("renamed", "f"), ("grown", "f"), ("gone", "d")]
     assert folder.wheres(found.present) == [("a2.jsonl:1", b"a"), ("f.jsonl:4", b"more")]
@@ -216,11 +217,7 @@ def test_a_path_that_is_given_twice_is_two_sources(folder: Folder) -> None:
 
 def test_many_changes_are_told_in_short(folder: Folder) -> None:
     """Five, and how many more there are."""
-    folder.write({})
-    known = folder.seen()
-    folder.write({f"{number}": b"" for number in range(8)})
-
-    text = changes_line(folder.compared(known).changes)
+    text = changes_line(folder.changed({}, {f"{number}": b"" for number in range(8)}).changes)
 
     assert text.count("is new") == 5
     assert text.endswith("; and 3 more")

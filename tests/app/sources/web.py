@@ -37,21 +37,26 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
+def running(server: ThreadingHTTPServer) -> Iterator[None]:
+    """Have a server answer until the end of the block."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    with server:
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
 def serving(web: Web) -> Iterator[Web]:
     """Serve until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_HEAD(self) -> None:
-            """Answer without a body."""
-            self._answer(body=False)
-
         def do_GET(self) -> None:
-            """Answer with a body."""
-            self._answer(body=True)
-
-        def _answer(self, *, body: bool) -> None:
             web.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
             data = web.files.get(unquote(self.path).lstrip("/"))
             if data is None or self.path in web.moved:
@@ -70,22 +75,19 @@ def serving(web: Web) -> Iterator[Web]:
             self.send_header("Last-Modified", "Tue, 24 Nov 2026 00:00:00 GMT")
             self.send_header("Content-Length", str(len(data) - start))
             self.end_headers()
-            if body:
+            if self.command == "GET":
                 part, web.cut = data[start:][: web.cut], None
                 self.wfile.write(part)
                 if len(part) < len(data) - start:
                     self.close_connection = True
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = QuietServer(("127.0.0.1", 0), Handler)
     web.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with running(server):
         yield web
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
