@@ -46,15 +46,11 @@ def test_signed_ranges_come_back_and_can_be_cut(signed: SignedRange, at: int) ->
     """Also from an offset on, which leaves the documents from there."""
     back = SignedRange.unpack(signed.pack(FINGERPRINT), FINGERPRINT, 3, 2)
     assert back.pack(FINGERPRINT) == signed.pack(FINGERPRINT)
-    assert (back.source, back.begin, back.end, back.remembered) == signed_head(signed)
+    for name in ("source", "begin", "end", "remembered"):
+        assert getattr(back, name) == getattr(signed, name)
     rest = signed.since(at)
     assert rest.offsets.tolist() == [one for one in signed.offsets.tolist() if one >= at]
     assert len(rest.hashes) == len(rest.places) == len(rest.offsets)
-
-
-def signed_head(signed: SignedRange) -> tuple[object, ...]:
-    """Return what is no array."""
-    return signed.source, signed.begin, signed.end, signed.remembered
 
 
 @given(signed_ranges(), st.integers(1, 10))
