@@ -1,6 +1,6 @@
 """What aiokafka knows of the cluster and its connections, and what it lacks while brokers are away.
 
-Nothing else here asks its private attributes about these. It lacks eight things, with or without the fast path:
+Nothing else here asks its private attributes about these. It lacks nine things, with or without the fast path:
 
 1. It connects again at once, several times a second for each client of a process. Where connections are accepted and
    reset, as by a proxy whose brokers are away, each costs two sockets, and memory: the error holds frames, these the
@@ -18,6 +18,7 @@ Nothing else here asks its private attributes about these. It lacks eight things
 7. A client whose start is cancelled forgets the connection by which it asked for the brokers: `start` closes it.
 8. A request whose time runs out as its connection goes, as on a busy host whose broker is away, ends in a KeyError.
    That ends a consumer's fetching, for ever and in silence; `patch_requests` makes it what it is.
+9. Whatever else ends a consumer's fetching is logged, and its reads wait for ever: `waiter_while_fetching` ends them.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, CloseReason, create_conn
-from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
+from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED, Fetcher
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaConnectionError,
@@ -259,15 +260,29 @@ class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
 
 
 def prepare(owner: Owner) -> None:
-    """Give a client that has not started what aiokafka lacks (1, 2, 6 to the process); call it for every client."""
+    """Give a client that has not started what aiokafka lacks (1, 2, 6, 9 to the process); call it for every client."""
     if aiokafka.client.create_conn is not connect:
         require_tested("aiokafka", aiokafka.__version__)
         aiokafka.client.create_conn = connect
     if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
         aiokafka.conn.AIOKafkaProtocol = ContactProtocol
+    Fetcher._create_fetch_waiter = waiter_while_fetching  # noqa: SLF001 - a read without a record waits for it
     read_as_brokers_do()
     patch_metadata_requests(client_of(owner))
     patch_requests(client_of(owner))
+
+
+_create_waiter = Fetcher._create_fetch_waiter  # noqa: SLF001
+
+
+def waiter_while_fetching(fetcher: Fetcher) -> "asyncio.Future[None]":
+    """Return what a read waits for; it has failed, once, where the fetching has: point 9 above."""
+    waiter: asyncio.Future[None] = _create_waiter(fetcher)
+    task = fetcher.error_future
+    if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        waiter.set_exception(error)
+        fetcher._fetch_task = asyncio.create_task(asyncio.sleep(0))  # noqa: SLF001 - closing waits for it, and goes on
+    return waiter
 
 
 def patch_requests(client: AIOKafkaClient) -> None:

@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
+from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import (
     CorrelationIdError,
     KafkaConnectionError,
@@ -71,7 +72,8 @@ def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
 def test_private_parts_of_aiokafka_are_these() -> None:
     """By the source, for whoever upgrades it."""
     assert used([cluster]) == {
-        *("_client", "_conns", "_fetcher", "_isolation_level", "_metadata_update", "_requests"),
+        *("_client", "_conns", "_create_fetch_waiter", "_fetch_task", "_fetcher", "_isolation_level"),
+        *("_metadata_update", "_requests"),
     }
 
 
@@ -128,6 +130,28 @@ async def test_a_request_times_out_as_its_connection_goes(broker: Broker, monkey
             await asked
         for connection in gone:
             connection.close()
+
+
+async def test_a_read_ends_where_fetching_has_ended(
+    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever, and show as one of a topic to which nothing comes; the client is closed as any other."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    async def read() -> None:
+        while True:
+            assert await reader.getmany(timeout_ms=500) == {}
+
+    tp = TopicPartition(topic(), 0)
+    async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers)) as reader:
+        reader.assign([tp])
+        reader.seek(tp, 0)
+        assert await reader.getmany(timeout_ms=10) == {}
+        monkeypatch.setattr(Fetcher, "_get_actions_per_node", fail)
+        with pytest.raises(KafkaError, match="during data retrieval"):
+            await asyncio.wait_for(read(), 60)
 
 
 async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, topic: TopicFactory) -> None:
