@@ -14,11 +14,16 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import pytest
 
+from tests.conftest import TopicFactory
 from tests.faults.trial import CLASSES, ORACLES, Trial
+from tests.service import service_settings
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
 
 SEED_VARIABLE: Final = "FAULT_SEED"
 SHOWN: Final = "fault evidence"
@@ -54,6 +59,19 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     print(f"{SEED_VARIABLE}={seed}")  # noqa: T201 - pytest shows it with a failure
     request.node.user_properties.append((SEED_VARIABLE, seed))
     return random.Random(seed)
+
+
+class Configured(Protocol):
+    """Makes settings of a service (`tests.service.service_settings`) for a raw topic with so many partitions."""
+
+    def __call__(self, partitions: int = 1, **others: Any) -> Settings:
+        """Create the topic as well."""
+
+
+@pytest.fixture
+def configured(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Configured:
+    """Return what makes settings on the shared broker, with a store of the test's own."""
+    return lambda partitions=1, **others: service_settings(broker, topic(partitions), tmp_path, **others)
 
 
 FAILED: Final = pytest.StashKey[bool]()

@@ -5,8 +5,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, Self
 
 from tests.service import Raw, in_own_loop, send
@@ -56,18 +56,14 @@ class Feeder:
         self._most = most
         self._make = make
         self._enough = threading.Event()
-        self._thread = threading.Thread(target=lambda: in_own_loop(self._feed))
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1)
+        self._feeding: Future[None] = Future()
 
     async def _feed(self) -> None:
-        try:
-            count = await partition_count(self._settings, self._settings.raw_topics[0])
-            while not self._enough.is_set():
-                with suppress(BrokerError):  # it was away for longer than a client waits: what was unsent is not missed
-                    await self._feed_one_client(count)
-        except BaseException as error:
-            self._error = error
-            raise
+        count = await partition_count(self._settings, self._settings.raw_topics[0])
+        while not self._enough.is_set():
+            with suppress(BrokerError):  # it was away for longer than a client waits: what was unsent is not missed
+                await self._feed_one_client(count)
 
     async def _feed_one_client(self, count: int) -> None:
         topic = self._settings.raw_topics[0]
@@ -81,18 +77,16 @@ class Feeder:
             await client.flush()
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        while not self.sent and self._error is None:
+        self._feeding = self._pool.submit(lambda: asyncio.run(self._feed()))
+        while not self.sent and not self._feeding.done():
             time.sleep(BURST_SECONDS)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._enough.set()
-        self._thread.join()
-        if error is None:
-            assert self._error is None, f"the producer of documents failed: {self._error!r}"
+        self._pool.shutdown()
+        if kind is None:
+            self._feeding.result()
             flush_all(self._settings)
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import Message as KafkaMessage
 
 from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
+from tests.service import stored_blocks
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.milling.outcomes import Kind, Outcome
 from tokenmill.app.milling.recipe_stages import reopen_stages
@@ -97,7 +98,7 @@ def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer 
 def kept_of(message: KafkaMessage) -> Kept:
     """Return a message without the client's wrapping."""
     pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
-    headers = [(name, _bytes(value)) for name, value in pairs]
+    headers = [(name, _or_none(value) or b"") for name, value in pairs]
     offset, timestamp = message.offset(), message.timestamp()[1]
     assert offset is not None
     return Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers)
@@ -194,12 +195,8 @@ def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Ex
 
 def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
     """Return whether the store has committed as many blocks of each chain as the reference made."""
-    if any(not (settings.store / chain.stream.name / "stream.json").exists() for chain in chains):
-        return False
-    return all(
-        open_partition(settings.store, chain.stream.name, chain.partition).blocks >= len(chain.blocks)
-        for chain in chains
-    )
+    wanted = {(chain.stream.name, chain.partition): len(chain.blocks) for chain in chains}
+    return all(blocks >= wanted[chain] for chain, blocks in stored_blocks(settings, wanted).items())
 
 
 def eras_of(settings: Settings, stream: Stream, reader: Consumer | None = None) -> list[bytes]:
@@ -344,10 +341,6 @@ def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) 
             found[about["topic"], int(about["partition"]), int(about["offset"])] = about["reason"]
     assert found == wanted
     return len(found)
-
-
-def _bytes(value: object) -> bytes:
-    return value if isinstance(value, bytes) else b""
 
 
 def _or_none(value: object) -> bytes | None:

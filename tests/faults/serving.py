@@ -1,14 +1,15 @@
 """The whole service as people run it: `tokenmill serve`, a process whose workers nobody touches but itself."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
+
+import psutil
 
 from tests.scraping import Key, free_port, scrape
 from tokenmill.app.settings import Settings
@@ -18,29 +19,31 @@ WAIT_SECONDS: Final = 150.0
 POLL_SECONDS: Final = 0.1
 LOG_BYTES: Final = 8000
 STOP_SECONDS: Final = 20.0
-PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+ROLES: Final = ("mill", "segment", "sequencer")
 
 
 class Serving:
     """`tokenmill serve` from entry to exit; a test starts nothing again, and has no hand in anything."""
 
-    def __init__(self, settings: Settings, directory: Path, *words: str, through: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, directory: Path, *words: str, through: str | None = None, prefix: Sequence[str] = ()
+    ) -> None:
         """Start nothing yet; the command gets more ``words``, and the log goes into ``directory``.
 
-        The service reaches the brokers at the address ``through``, the test itself at that of ``settings``.
+        The service reaches the brokers at the address ``through``, the test itself at that of ``settings``. The command
+        ``prefix`` executes the service's, in its own process.
         """
         self.settings = settings
         self.port = free_port()
         update: dict[str, object] = {"metrics_port": self.port, "log_format": "json"}
         self._its = settings.model_copy(update=update | ({"bootstrap_servers": through} if through else {}))
-        self._words = words
+        self._command = [*prefix, sys.executable, "-m", "tokenmill.app.cli", "serve", *words]
         self._log_path = directory / "serve.log"
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", "serve", *self._words],
+                self._command,
                 env={**os.environ, **self._its.environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -48,23 +51,27 @@ class Serving:
             )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """End it in order, or after a while by force; return the exit code."""
+        self._process.terminate()
         try:
-            self._process.wait(STOP_SECONDS)
+            return self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its workers end with it
-            self._process.wait()
+            return self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process."""
+        return self._process.pid
 
     @property
     def running(self) -> bool:
         """Whether the supervisor has not ended."""
-        return self._process is not None and self._process.poll() is None
+        return self._process.poll() is None
 
     @property
     def log(self) -> str:
@@ -74,16 +81,16 @@ class Serving:
     @property
     def pids(self) -> dict[int, str]:
         """The workers' processes, and the role of each."""
-        return dict(_children(self._process.pid)) if self._process is not None else {}
+        looked = (one.info for one in psutil.process_iter(["pid", "ppid", "cmdline"]))
+        words = {one["pid"]: one["cmdline"] or [""] for one in looked if one["ppid"] == self.pid}
+        return {pid: said[-1] for pid, said in words.items() if said[-1] in ROLES}
 
     def rss(self) -> int:
         """Return the memory in bytes that supervisor and workers hold together."""
         held = 0
-        for pid in [*self.pids, *([self._process.pid] if self._process else [])]:
-            try:
-                held += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
-            except (FileNotFoundError, ProcessLookupError):  # it has just ended
-                continue
+        for pid in (self.pid, *self.pids):
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                held += psutil.Process(pid).memory_info().rss
         return held
 
     def samples(self) -> dict[Key, float]:
@@ -92,7 +99,6 @@ class Serving:
 
     def wait_for_end(self) -> int:
         """Wait until the supervisor ends by itself; return its exit code."""
-        assert self._process is not None
         return self._process.wait(WAIT_SECONDS)
 
     def tend(self) -> None:
@@ -103,20 +109,6 @@ class Serving:
         deadline = time.monotonic() + seconds
         while not condition():
             if not self.running or time.monotonic() > deadline:
-                code = self._process.poll() if self._process else None
-                raise AssertionError(f"it did not come to that; exit code {code}, the log:\n{self.log[-LOG_BYTES:]}")
+                code, log = self._process.poll(), self.log[-LOG_BYTES:]
+                raise AssertionError(f"it did not come to that; exit code {code}, the log:\n{log}")
             time.sleep(POLL_SECONDS)
-
-
-def _children(parent: int) -> Iterator[tuple[int, str]]:
-    for directory in Path("/proc").iterdir():
-        if not directory.name.isdigit():
-            continue
-        try:
-            fields = (directory / "stat").read_text().rpartition(")")[2].split()
-            words = (directory / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        role = words[-2].decode() if len(words) > 1 else ""  # it has not even a name where it has just been forked
-        if int(fields[1]) == parent and fields[0] != "Z" and role in {"mill", "segment", "sequencer"}:
-            yield int(directory.name), role

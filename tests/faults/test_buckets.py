@@ -6,7 +6,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,18 +14,19 @@ from typing import Any, Final
 import pytest
 
 from tests import forked
-from tests.app.buckets.scene import uploaded_to, whole_store
+from tests.app.buckets.scene import uploaded, uploaded_to, whole_store
 from tests.app.buckets.test_upload_command import objects, without_heads, words
 from tests.faults.trial import Trial
 from tests.store.chains import STREAM
-from tokenmill.app.buckets import StreamCopy, Upload
+from tokenmill.app.buckets import StreamCopy
 from tokenmill.bucket.objects import Bucket, Data, HeadLog, StoredObjects, stream_of
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError
 from tokenmill.store import Store
 
-SECONDS: Final = 60.0
-RANK: Final = "tests.faults.bucket_rank"
+pytestmark = [pytest.mark.needs("minutes"), pytest.mark.slow]
+
+SECONDS: Final = 120.0
 OPTIONS: Final[dict[str, Any]] = {"sequence_length": 4, "batch_size": 1, "passes": 2, "seed": 3, "timeout": 60}
 
 
@@ -37,8 +38,6 @@ def known(address: str) -> HeadLog:
     return heads
 
 
-@pytest.mark.needs("minutes")
-@pytest.mark.slow
 @pytest.mark.fault("upload-killed", "uploaders-compete")
 def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path: Path) -> None:
     """Until all is there, again and again into new buckets: at each kill, what a head names is there."""
@@ -72,8 +71,6 @@ def _kill_two(trial: Trial, stores: list[Path], share: Path, log: Path, aim: int
         trial.fired("killed", code == -signal.SIGKILL)
 
 
-@pytest.mark.needs("minutes")
-@pytest.mark.slow
 @pytest.mark.fault("bucket-fails")
 def test_a_bucket_fails_while_it_is_filled_copied_and_trained_from(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +84,7 @@ def test_a_bucket_fails_while_it_is_filled_copied_and_trained_from(
     for round_number in range(trial.rounds(2, 20)):
         chance, bucket = 0.1, Bucket.open(share.as_uri())
         bucket._pause = lambda _: None
-        _again(partial(_upload, store, bucket))
+        _again(partial(uploaded, store, bucket))
         path = tmp_path / f"copy{round_number}"
         _again(partial(_mirror, path, bucket))
         copied = Batches(path, STREAM, **OPTIONS)
@@ -131,7 +128,7 @@ def _fail(trial: Trial, rng: random.Random, chance: Callable[[], float], monkeyp
     monkeypatch.setattr(StoredObjects, "read", reading)
 
 
-def _again(work: Callable[[], None]) -> None:
+def _again(work: Callable[[], object]) -> None:
     """Do it until nothing fails: what fails says that it passes."""
     while True:
         try:
@@ -141,13 +138,6 @@ def _again(work: Callable[[], None]) -> None:
                 raise
         else:
             return
-
-
-def _upload(store: Path, bucket: Bucket) -> None:
-    upload = Upload(store, STREAM, bucket)
-    upload.begin()
-    while upload.step():
-        pass
 
 
 def _mirror(path: Path, bucket: Bucket) -> None:
@@ -163,8 +153,6 @@ def _read(share: Path, cache: Path, wanted: list[Any]) -> None:
     assert [batch.x.tolist() for batch in batches] == wanted
 
 
-@pytest.mark.needs("minutes")
-@pytest.mark.slow
 @pytest.mark.fault("cache-broken")
 def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Path) -> None:
     """Whoever fetches is killed, or all are and the folder is gone: each rank goes on with the next step."""
@@ -174,7 +162,8 @@ def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Pat
     running: dict[int, forked.Forked] = {}
     for _ in range(trial.rounds(3, 40)):
         _start_missing(running, address, cache, files)
-        _wait_for_steps(files, _steps(files) + trial.rng.randint(1, 8), running)
+        steps = _steps(files) + trial.rng.randint(1, 8)
+        wait_for_ranks(running.values(), lambda: _steps(files) >= steps)  # noqa: B023 - called at once
         victims = trial.rng.choice([[0], [1], [0, 1]])
         for rank in victims:
             running[rank].kill()
@@ -196,9 +185,7 @@ def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Pat
 def _start_missing(running: dict[int, forked.Forked], address: str, cache: Path, files: list[Path]) -> None:
     for rank, file in enumerate(files):
         if rank not in running or running[rank].poll() not in {None, 0}:
-            options = {**OPTIONS, "rank": rank, "world_size": len(files)}
-            arguments = [address, str(cache), str(file), json.dumps(options)]
-            running[rank] = forked.Forked(RANK, arguments, file.with_suffix(".log"), {**os.environ})
+            running[rank] = start_rank(address, cache, file, {**OPTIONS, "rank": rank, "world_size": len(files)})
 
 
 def _require_all(trial: Trial, store: Path, files: list[Path]) -> None:
@@ -214,12 +201,21 @@ def _steps(files: list[Path]) -> int:
     return sum(len(file.read_text().splitlines()) if file.exists() else 0 for file in files)
 
 
-def _wait_for_steps(files: list[Path], steps: int, running: dict[int, forked.Forked]) -> None:
+def start_rank(
+    address: str, cache: Path, file: Path, options: Mapping[str, Any], stream: str = STREAM
+) -> forked.Forked:
+    """Start a rank that trains from a bucket, and writes its steps into a file (`tests.faults.bucket_rank`)."""
+    arguments = [address, str(cache), str(file), json.dumps(options), stream]
+    return forked.Forked("tests.faults.bucket_rank", arguments, file.with_suffix(".log"), {**os.environ})
+
+
+def wait_for_ranks(ranks: Collection[forked.Forked], condition: Callable[[], bool]) -> None:
+    """Wait for a condition, or until all ranks have reached the stream's end."""
     end = time.monotonic() + SECONDS
-    while _steps(files) < steps:
-        codes = [process.poll() for process in running.values()]
-        assert all(code in {None, 0} for code in codes), [process.said for process in running.values()]
-        if all(code == 0 for code in codes):
+    while not condition():
+        codes = {rank.poll() for rank in ranks}
+        assert codes <= {None, 0}, [rank.said for rank in ranks]
+        if codes == {0}:
             return
         assert time.monotonic() < end
         time.sleep(0.01)

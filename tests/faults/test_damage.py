@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+import numpy as np
 import pytest
 
 from tests.faults.packings import CHAINS
@@ -112,11 +113,6 @@ class Scene:
                 path.unlink(missing_ok=True)
                 path.write_bytes(data)
 
-    @property
-    def donor(self) -> ChainDonor:
-        """Who gives back every block."""
-        return ChainDonor(self.chain, INFO)
-
     def recovered(self) -> int:
         """Open the store for writing, go on to the chain's end, and compare all files; return where it went on."""
         with PartitionWriter.open(self.store, STREAM, 0) as writer:
@@ -127,7 +123,7 @@ class Scene:
 
     def repaired(self) -> None:
         """Repair; what counted is there again, and writing goes on."""
-        repairs = list(repair_partition(directory_of(self.store), INFO, 0, self.donor))
+        repairs = list(repair_partition(directory_of(self.store), INFO, 0, ChainDonor(self.chain, INFO)))
         assert not [repair for repair in repairs if repair.lost]
         self.recovered()
 
@@ -153,25 +149,18 @@ class Scene:
         return refused
 
 
-@pytest.fixture
-def make_scene(tmp_path: Path) -> Callable[[str], Scene]:
-    """Return what makes a scene."""
-    return lambda name: Scene.make(tmp_path / name.replace(" ", "-"), name)
-
-
-def chains_to_break(trial: Trial) -> Iterator[str]:
-    """Yield an ordinary chain, and odd ones and those of packings: all in a full run, else one of them."""
+def scenes_to_break(path: Path, trial: Trial) -> Iterator[Scene]:
+    """Yield one of an ordinary chain, and of odd ones and those of packings: all in a full run, else one of them."""
     others = [*ODD, *CHAINS]
-    yield "ordinary"
-    yield from trial.rng.sample(others, trial.rounds(1, len(others)))
+    for name in ("ordinary", *trial.rng.sample(others, trial.rounds(1, len(others)))):
+        yield Scene.make(path / name.replace(" ", "-"), name)
 
 
 @pytest.mark.needs("minutes")
 @pytest.mark.fault("segment-truncated", "odd-tokens")
-def test_truncation_at_every_byte_of_the_last_two_commits(make_scene: Callable[[str], Scene], trial: Trial) -> None:
+def test_truncation_at_every_byte_of_the_last_two_commits(tmp_path: Path, trial: Trial) -> None:
     """The log's end counts as never written; committed data that is missing is refused, named, and repaired."""
-    for name in chains_to_break(trial):
-        scene = make_scene(name)
+    for scene in scenes_to_break(tmp_path, trial):
         log = segment_of(scene.store, OPEN).commits
         records = [0, 64 + 32, 64 + 32 + 64 + 64]  # 13 commits one block, 15 two, 16 one
         for length in range(records[1], len(scene.files[log]) + 1):
@@ -211,10 +200,9 @@ def _cut_data(scene: Scene, trial: Trial) -> None:
 
 @pytest.mark.needs("minutes")
 @pytest.mark.fault("bits-flipped", "odd-tokens")
-def test_flipped_bits_are_recovered_or_refused_and_repaired(make_scene: Callable[[str], Scene], trial: Trial) -> None:
+def test_flipped_bits_are_recovered_or_refused_and_repaired(tmp_path: Path, trial: Trial) -> None:
     """In every kind of file: a reader never returns a wrong block, refuses no other, and a repair restores all."""
-    for name in chains_to_break(trial):
-        scene = make_scene(name)
+    for scene in scenes_to_break(tmp_path, trial):
         for path, data in scene.files.items():
             for bit in trial.rng.sample(range(8 * len(data)), min(trial.rounds(3, 300), 8 * len(data))):
                 scene.restore()
@@ -257,14 +245,8 @@ def _judge_flip(scene: Scene, path: Path, at: int, trial: Trial) -> None:
 
 def _block_at(scene: Scene, first: int, suffix: str, at: int) -> int:
     """Return the block in which a byte of a segment's file lies."""
-    number = first
     sizes = [INFO.block_bytes if suffix == "bin" else len(entry) for entry in scene.chain.entries[first:]]
-    for size in sizes:
-        if at < size:
-            return number
-        at -= size
-        number += 1
-    raise AssertionError(at)
+    return first + int(np.searchsorted(np.cumsum(sizes), at, side="right"))
 
 
 def _lose(*names: str) -> Callable[[Scene, random.Random], None]:
@@ -314,11 +296,9 @@ FILES: Final[dict[str, Callable[[Scene, random.Random], None]]] = {
 
 @pytest.mark.needs("minutes")
 @pytest.mark.fault("files-missing")
-def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(
-    make_scene: Callable[[str], Scene], trial: Trial
-) -> None:
+def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(tmp_path: Path, trial: Trial) -> None:
     """A store that opens has all that it had, or takes it again; one that does not says which file, and is mended."""
-    scene = make_scene("ordinary")
+    scene = Scene.make(tmp_path, "ordinary")
     loud: dict[str, str] = {}
     for what, harm in FILES.items():
         scene.restore()

@@ -4,24 +4,19 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.beside import beside
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
+from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.marked import until
-from tests.scraping import ask, free_port, scrape, total
-from tests.service import service_settings
-from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings
+from tests.scraping import ask, total
 from tokenmill.page_server import ACCEPTED_AT_ONCE, CONNECTIONS
 
 SECONDS: Final = 90.0
@@ -33,45 +28,34 @@ MORE: Final = 20
 """Threads and files that a service may have more than at its beginning, for reasons of its own."""
 RESTARTS: Final = "tokenmill_worker_restarts_total"
 RECORDS: Final = "tokenmill_records_consumed_total"
-LIMITED: Final = f"""
-import resource, runpy, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
-sys.argv = ["tokenmill", "serve"]
-runpy.run_module("tokenmill.app.cli", run_name="__main__", alter_sys=True)
-"""
 
 
 class Holder:
-    """Opens connections and keeps them half open, all the while; `ended` counts those that the server ended."""
+    """Keeps connections to a port half open; `ended` counts those that the server ended, each of which is replaced."""
 
     def __init__(self, port: int) -> None:
-        """Begin at once."""
+        """Hold none yet."""
         self.ended = 0
         self._port = port
         self._clients: list[socket.socket] = []
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._hold)
-        self._thread.start()
 
-    def stop(self) -> None:
-        """Let go of all."""
-        self._enough.set()
-        self._thread.join()
+    def hold(self) -> None:
+        """Replace those that are over."""
+        for _ in range(min(50, CLIENTS - len(self._clients))):
+            with suppress(OSError):
+                client = socket.create_connection(("127.0.0.1", self._port), timeout=1)
+                client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+                client.setblocking(False)
+                self._clients.append(client)
+        for client in [client for client in self._clients if _is_over(client)]:
+            client.close()
+            self._clients.remove(client)
+            self.ended += 1
+
+    def let_go(self) -> None:
+        """Close all."""
         for client in self._clients:
             client.close()
-
-    def _hold(self) -> None:
-        while not self._enough.wait(0.01):
-            for _ in range(min(50, CLIENTS - len(self._clients))):
-                with suppress(OSError):
-                    client = socket.create_connection(("127.0.0.1", self._port), timeout=1)
-                    client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-                    client.setblocking(False)
-                    self._clients.append(client)
-            for client in [client for client in self._clients if _is_over(client)]:
-                client.close()
-                self._clients.remove(client)
-                self.ended += 1
 
 
 def _is_over(client: socket.socket) -> bool:
@@ -81,23 +65,6 @@ def _is_over(client: socket.socket) -> bool:
         return False
     except OSError:
         return True
-
-
-@pytest.fixture
-def limited(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Iterator[tuple[Settings, subprocess.Popen[bytes]]]:
-    """Yield the settings and the process of a service that may have few files open."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, metrics_port=free_port())
-    with (tmp_path / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", LIMITED], env={**os.environ, **settings.environment()}, stdout=log, stderr=log
-        )
-    yield settings, process
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def pid_of(port: int, worker: str) -> int:
@@ -113,29 +80,28 @@ def entries(pid: int, what: str) -> int:
 
 @pytest.mark.fault("http-held-open")
 @pytest.mark.needs("minutes")
-def test_held_connections_end_no_service(limited: tuple[Settings, subprocess.Popen[bytes]], trial: Trial) -> None:
+def test_held_connections_end_no_service(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Scrapes are answered, killed workers come again, text is milled, and threads and files stay few."""
-    settings, process = limited
-    port, pid = settings.metrics_port, process.pid
-    assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
-    calm = {what: entries(pid, what) for what in ("task", "fd")}
-    holder = Holder(port)
-    try:
-        with Feeder(settings, trial.rng):
+    settings = configured(2, session_timeout=2.0)
+    with Serving(settings, tmp_path, prefix=("prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}")) as service:
+        port, pid = service.port, service.pid
+        assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
+        calm = {what: entries(pid, what) for what in ("task", "fd")}
+        holder = Holder(port)
+        with beside(0.01, holder.hold), Feeder(settings, trial.rng):
             for worker in ("mill-1", "segment"):
                 ended = holder.ended
                 assert until(lambda: holder.ended > ended + CLIENTS, SECONDS)  # noqa: B023 - called here
                 trial.fired("half-open requests", holder.ended - ended)
                 os.kill(pid_of(port, worker), signal.SIGKILL)
                 trial.fired(f"{worker} SIGKILL")
-                assert until(lambda: total(scrape(port), RESTARTS, worker=worker) > 0, SECONDS)  # noqa: B023
+                assert until(lambda: total(service.samples(), RESTARTS, worker=worker) > 0, SECONDS)  # noqa: B023
                 assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
-                records = total(scrape(port), RECORDS)
-                assert until(lambda: total(scrape(port), RECORDS) > records, SECONDS)  # noqa: B023
+                records = total(service.samples(), RECORDS)
+                assert until(lambda: total(service.samples(), RECORDS) > records, SECONDS)  # noqa: B023
                 assert entries(pid, "task") <= calm["task"] + MORE
                 assert entries(pid, "fd") <= calm["fd"] + CONNECTIONS + 2 * ACCEPTED_AT_ONCE + MORE
-    finally:
-        holder.stop()
-    assert until(lambda: entries(pid, "fd") <= calm["fd"] + MORE, SECONDS)
-    assert process.poll() is None
+        holder.let_go()
+        assert until(lambda: entries(pid, "fd") <= calm["fd"] + MORE, SECONDS)
+        assert service.running
     trial.held("alive")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -11,6 +11,7 @@ from aiokafka.admin import NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
 
 from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import (
     Expected,
@@ -23,17 +24,17 @@ from tests.faults.oracle import (
     token_messages,
 )
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
+from tests.faults.working import working
+from tests.service import Raw, Service, Worker, in_own_loop, send
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import ensure_topics
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import TopicError
 from tokenmill.wire.chain import roll
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 TEXT = b"a text of some length, so that a few of them fill a block; "
-ONE_SPLIT = {"splits": {"train": 1000}, "session_timeout": 2.0}
+ONE_SPLIT: dict[str, Any] = {"splits": {"train": 1000}, "session_timeout": 2.0}
 
 
 def delete_records(settings: Settings, topic: str, partition: int, before: int) -> None:
@@ -77,18 +78,17 @@ def complete(settings: Settings, chains: list[Expected]) -> Callable[[], bool]:
 
 @pytest.mark.fault("source-recreated")
 def test_recreated_source_halts_its_partitions_and_no_other(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, topic: TopicFactory, trial: Trial
 ) -> None:
     """Raw topics that are made anew, shorter and longer than before, are noticed; a third one is milled on."""
-    shorter, longer, other = topic(), topic(), topic()
-    settings = service_settings(broker, other, tmp_path, **ONE_SPLIT)
+    shorter, longer = topic(), topic()
+    settings = configured(**ONE_SPLIT)
+    (other,) = settings.raw_topics
     settings = settings.model_copy(update={"raw_topics": (shorter, longer, other)})
     in_own_loop(lambda: ensure_topics(settings))
     for name in settings.raw_topics:
         send(settings, [Raw(TEXT * 4)] * 30, name)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        service.mill()
+    with working(settings) as service:
         service.wait_until_complete()
         before = {name: read_topic(settings, f"tokens.{name}.train", 0) for name in (shorter, longer)}
         recreate(settings, shorter, 1)
@@ -125,16 +125,13 @@ def revive(service: Service) -> None:
 
 
 @pytest.mark.fault("source-recreated")
-def test_mill_ends_when_its_token_topic_loses_its_tail(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_mill_ends_when_its_token_topic_loses_its_tail(configured: Configured, trial: Trial) -> None:
     """An acknowledgement below what was there before ends the mill; the next one writes all blocks again."""
-    settings = service_settings(broker, topic(), tmp_path, **ONE_SPLIT)
+    settings = configured(**ONE_SPLIT)
     tokens_topic = settings.streams()[0].tokens_topic
     send(settings, [Raw(TEXT * 4)] * 30)
-    with Service(settings, tmp_path) as service:
-        segment = service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, segment = service.workers
         service.wait_until_complete()
         segment.stop()
         recreate(settings, tokens_topic, 1)
@@ -159,16 +156,12 @@ def test_mill_ends_when_its_token_topic_loses_its_tail(
 
 @pytest.mark.fault("logs-rewritten")
 @pytest.mark.needs("minutes")
-def test_store_halts_where_the_token_topic_tells_another_story(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_store_halts_where_the_token_topic_tells_another_story(configured: Configured, trial: Trial) -> None:
     """A token partition whose last message was replaced is refused by a store that has the first one's blocks."""
-    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
+    settings = configured(2, **ONE_SPLIT)
     stream = settings.streams()[0]
     send(settings, [Raw(TEXT * 4, number % 2) for number in range(60)])
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        service.mill()
+    with working(settings) as service:
         service.wait_until_complete()
         service.stop()
         chains = expected_chains(settings)
@@ -204,17 +197,14 @@ def forged(message: Message) -> Message:
 
 
 @pytest.mark.fault("source-retained")
-def test_retention_past_the_cursor_halts_with_the_range(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_retention_past_the_cursor_halts_with_the_range(configured: Configured, trial: Trial) -> None:
     """Records that were removed before they were milled are named; up to the cursor, retention may remove all."""
-    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
+    settings = configured(2, **ONE_SPLIT)
     (raw_topic,) = settings.raw_topics
     send(settings, [Raw(TEXT, number % 2) for number in range(40)])
     flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until_complete()
         chains = expected_chains(settings)
         mill.stop()

@@ -1,19 +1,18 @@
 """What a worker cannot work with: one clear line, and an exit code of its own."""
 
 import shutil
-from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any, Final
 
 import pytest
 
 from tests import forked
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
 from tests.forked import Ended
-from tests.service import in_own_loop, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.service import in_own_loop
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.tokenizers import train_tokenizer
@@ -23,7 +22,7 @@ from tokenmill.store import Store, StreamInfo
 pytestmark = pytest.mark.fault("settings-changed")
 
 
-def run(role: str, settings: Settings, directory: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Ended:
+def run(role: str, settings: Settings, directory: Path, **environment: str) -> Ended:
     """Run a worker that is expected to refuse, to its end."""
     return forked.run([role], directory / f"{role}.log", {**environment, **settings.environment()}, directory)
 
@@ -37,43 +36,30 @@ def assert_refused(ended: Ended, code: int, words: str, trial: Trial) -> None:
     trial.held("loud")
 
 
-def test_unknown_setting_is_refused(broker: Broker, tmp_path: Path, trial: Trial) -> None:
+def test_unknown_setting_is_refused(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """A misspelt setting is named, with the one that was meant."""
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
-    environment = {"TOKENMILL_TOKENISER": "bytes"}
-    assert_refused(run("mill", settings, tmp_path, environment), 2, "TOKENMILL_TOKENISER", trial)
+    assert_refused(run("mill", configured(), tmp_path, TOKENMILL_TOKENISER="bytes"), 2, "TOKENMILL_TOKENISER", trial)
 
 
-def test_missing_tokenizer_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
-    """A mill does not guess what makes tokens."""
-    settings = service_settings(broker, topic(), tmp_path, tokenizer="")
-    assert_refused(run("mill", settings, tmp_path), 2, "no tokenizer is set: set tokenizer to", trial)
+MISSING: Final[dict[str, tuple[dict[str, Any], int, str]]] = {
+    "tokenizer": ({"tokenizer": ""}, 2, "no tokenizer is set: set tokenizer to"),
+    "broker": ({"bootstrap_servers": "127.0.0.1:1"}, 3, "no broker answers at 127.0.0.1:1; start one with"),
+    "topic": ({"raw_topics": ("nowhere",)}, 4, "topic nowhere does not exist: create it with"),
+}
+"""What is changed of good settings, the exit code, and what is said."""
 
 
-@pytest.mark.parametrize("role", ["mill", "segment"])
-def test_missing_broker_is_named(tmp_path: Path, role: str, trial: Trial) -> None:
-    """The address that nobody answers at, and what starts a broker."""
-    settings = Settings(bootstrap_servers="127.0.0.1:1", tokenizer="bytes", store=tmp_path / "store")
-    assert_refused(run(role, settings, tmp_path), 3, "no broker answers at 127.0.0.1:1; start one with", trial)
+@pytest.mark.parametrize(("role", "what"), [("mill", "tokenizer"), *product(("mill", "segment"), ("broker", "topic"))])
+def test_what_is_missing_is_named(configured: Configured, tmp_path: Path, trial: Trial, role: str, what: str) -> None:
+    """A tokenizer, which no mill guesses; an address where nobody answers; a topic; each with what helps."""
+    changes, code, words = MISSING[what]
+    settings = configured().model_copy(update=changes)
+    assert_refused(run(role, settings, tmp_path), code, words, trial)
 
 
-@pytest.mark.parametrize("role", ["mill", "segment"])
-def test_missing_topic_is_named(broker: Broker, tmp_path: Path, role: str, trial: Trial) -> None:
-    """The topic, and the command that creates it."""
-    settings = Settings(
-        bootstrap_servers=broker.bootstrap_servers,
-        tokenizer="bytes",
-        store=tmp_path / "store",
-        raw_topics=("nowhere",),
-    )
-    assert_refused(run(role, settings, tmp_path), 4, "topic nowhere does not exist: create it with", trial)
-
-
-def test_changed_settings_are_refused_by_the_genesis(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_changed_settings_are_refused_by_the_genesis(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """The setting that differs, and what gives the new ones a stream of their own."""
-    settings = service_settings(broker, topic(), tmp_path)
+    settings = configured()
     in_own_loop(lambda: settle_first(settings))
     changed = settings.model_copy(update={"min_chars": 7})
     ended = run("mill", changed, tmp_path)
@@ -82,12 +68,10 @@ def test_changed_settings_are_refused_by_the_genesis(
     assert "stream_suffix" in ended.said
 
 
-def test_every_setting_that_decides_tokens_is_refused(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_every_setting_that_decides_tokens_is_refused(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Another tokenizer, block length, split, filter or transform would be another stream: each is named."""
     # The limit of a text is set, for its default follows from the tokenizer, and would be named as well.
-    settings = service_settings(broker, topic(), tmp_path).model_copy(update={"max_text_bytes": 1 << 20})
+    settings = configured().model_copy(update={"max_text_bytes": 1 << 20})
     in_own_loop(lambda: settle_first(settings))
     train_tokenizer(["some text to learn from"], vocabulary_size=300).save(str(tmp_path / "tokenizer.json"))
     changes: dict[str, object] = {
@@ -109,9 +93,9 @@ def test_every_setting_that_decides_tokens_is_refused(
     trial.held("loud")
 
 
-def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_store_of_another_stream_is_refused(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """A store that holds a stream of the same name with another fingerprint is not touched."""
-    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    settings = configured(splits={"train": 1000})
     in_own_loop(lambda: settle_first(settings))
     (stream,) = settings.streams()
     plan = plan_topic(settings.model_copy(update={"min_chars": 7}), stream.raw_topic)
@@ -120,9 +104,9 @@ def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory,
     assert_refused(run("segment", settings, tmp_path), 5, "holds a stream made with other settings", trial)
 
 
-def test_copied_store_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_copied_store_is_refused(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """A copy would share its consumer group with the original; the file to remove is named."""
-    settings = service_settings(broker, topic(), tmp_path)
+    settings = configured()
     Store.open_or_create(tmp_path / "original")
     shutil.copytree(tmp_path / "original", settings.store)
     ended = run("segment", settings, tmp_path)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tests.simulation.logs import Log, step
+from tests.simulation.logs import Log, T, step
 from tokenmill.app.milling.outcomes import Outcome
 from tokenmill.documents import Record
 from tokenmill.errors import MovedError
@@ -111,6 +111,15 @@ class SimulatedLogs:
         self._broker = broker
         self._log = broker.tokens[split]
 
+    async def _read(self, log: Log[T], start: int, end: int) -> list[tuple[int, T]]:
+        """Read a few offsets, after a step in which the log may move."""
+        await step()
+        try:
+            return log.read(start, end)
+        except MovedError:
+            self._broker.counts["log moved while read"] += 1
+            raise
+
     async def token_bounds(self) -> tuple[int, int]:
         """Return the bounds of the token partition."""
         await step()
@@ -127,34 +136,18 @@ class SimulatedLogs:
     async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
         """Yield messages, with a step now and then, in which the log may move."""
         for low in range(start, end, 4):
-            await step()
-            try:
-                found = self._log.read(low, min(end, low + 4))
-            except MovedError:
-                self._broker.counts["log moved while read"] += 1
-                raise
-            for _, entry in found:
+            for _, entry in await self._read(self._log, low, min(end, low + 4)):
                 yield entry.message()
 
     async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
         """Yield records of the raw partition, with a step now and then."""
         for low in range(start, end, 4):
-            await step()
-            try:
-                found = self._broker.raw.read(low, min(end, low + 4))
-            except MovedError:
-                self._broker.counts["log moved while read"] += 1
-                raise
+            found = await self._read(self._broker.raw, low, min(end, low + 4))
             self._broker.counts["records read again"] += len(found)
             yield [record for _, record in found]
 
     async def record(self, offset: int) -> Record | None:
         """Return a record of the raw partition."""
-        await step()
         self.skipped_check = False
-        try:
-            found = self._broker.raw.read(offset, offset + 1)
-        except MovedError:
-            self._broker.counts["log moved while read"] += 1
-            raise
+        found = await self._read(self._broker.raw, offset, offset + 1)
         return found[0][1] if found else None

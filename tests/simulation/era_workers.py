@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from tests.eras.judging import chain_of, read_ended, read_era
-from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written, hashes
+from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, hashes
 from tests.simulation.logs import step
 from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.control_log import ControlLog
@@ -391,8 +391,3 @@ def outside(world: World) -> Iterator[None]:
         patch.setattr(bringing, "in_thread", _in_steps)
         patch.setattr("asyncio.to_thread", _in_steps)
         yield
-
-
-def era_written(flight: Flight) -> Written:
-    """Return a record as it stands on the control topic."""
-    return Written(flight.key, flight.value)

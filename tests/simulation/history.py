@@ -314,23 +314,14 @@ class History:
             self.stores.append(Store(recipe, self.broker.tokens[recipe.split], self.rules))
         self.judge = Judge(self.scene, self.broker)
         self.broker.raw.skip(plan.start)
-        self._actions: dict[str, Callable[[int], bool]] = {
-            "mill": self._mill, "store": self._store, "land": self._land, "produce": self._produce,
-            "start": self._start, "kill": self._kill, "revoke": self._revoke, "carry": self._carry,
-            "refuse": self._refuse, "land unheard": self._land_unheard, "restart store": self._restart_store,
-            "raw gap": self._raw_gap, "raw retention": self._raw_retention, "token retention": self._token_retention,
-            "token tail": self._token_tail, "raw tail": self._raw_tail, "raw recreated": self._raw_recreated,
-            "tokens recreated": self._tokens_recreated, "both tails": self._both_tails,
-            "raw replaced": self._raw_replaced,
-        }  # fmt: skip
 
     def run(self) -> list[str]:
         """Let everything happen, then let all faults end; return what was violated."""
         before, reading.FIRST_TAIL = reading.FIRST_TAIL, self.plan.first_tail  # type: ignore[misc]
         try:
             for name, number in self.plan.actions:
-                if self._actions[name](number):
-                    self.counts[name] += 1
+                act: Callable[[int], bool] = getattr(self, f"_{name.replace(' ', '_')}")
+                self.counts[name] += act(number)
             self._calm(self.plan.actions[-1].number if self.plan.actions else 0)
             self.judge.close(self.stores)
         finally:

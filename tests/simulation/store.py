@@ -18,8 +18,6 @@ from tokenmill.wire.message import Message
 
 LONGEST_PATIENCE: Final = 8
 """Steps between two looks that found nothing, at most."""
-
-
 FRUITLESS_LOOKS: Final = 2
 """Looks that found nothing, after which looking is rest, for the scheduler."""
 
@@ -44,11 +42,9 @@ class Store:
     """Appended blocks that share a commit."""
     committed: list[Kept] = field(default_factory=list)
     halt: Exception | None = None
-    halt_is_right: bool = True
     looks: int = 0
     duplicates: int = 0
     gaps: int = 0
-    restarts: int = 0
     cut_messages: int = 0
     _hint: int = -1
     _appended: list[Kept] = field(default_factory=list)
@@ -76,7 +72,6 @@ class Store:
             self._task.close()
         self._task = None
         self._appended.clear()
-        self.restarts += 1
 
     def _commit(self) -> None:
         if self._appended:

@@ -26,7 +26,6 @@ from tests.simulation.era_workers import (
     StoreFiles,
     Truth,
     Worker,
-    era_written,
     outside,
 )
 from tests.simulation.logs import Log
@@ -261,7 +260,7 @@ class EraHistory:
         """Let a record arrive, however late."""
         if self._flights:
             flight = self._flights.pop(self._rng.randrange(len(self._flights)))
-            self._append(era_written(flight))
+            self._append(Written(flight.key, flight.value))
             flight.state = "acknowledged" if self._rng.random() < 0.97 else "refused"
             self.seen["written, and told that it was not"] += flight.state == "refused"
 
@@ -432,7 +431,7 @@ class EraHistory:
                 worker.step()
             while self._flights:
                 flight = self._flights.pop()
-                self._append(era_written(flight))
+                self._append(Written(flight.key, flight.value))
                 flight.state = "acknowledged"
             if self._is_settled(bringers):
                 break

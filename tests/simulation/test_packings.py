@@ -1,6 +1,5 @@
 """Random histories of the packings that give each document blocks of its own."""
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final
@@ -10,9 +9,9 @@ import pytest
 from tests.faults.trial import Trial
 from tests.mills import RECIPE
 from tests.simulation import history
-from tests.simulation.history import Action, History, Plan, draw_plan, shrink
+from tests.simulation.history import Action, History, Plan, draw_plan
 from tests.simulation.scene import Scene, scene_of
-from tests.simulation.test_histories import FAULTS
+from tests.simulation.test_histories import FAULTS, explored
 from tests.simulation.worker import Rules
 from tokenmill.errors import DifferenceError
 
@@ -49,22 +48,12 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(
     """As with ``concat``; and messages end in the middle of a document, at which others go on."""
     monkeypatch.setattr(history, "make_scene", partial(packed_scene, number))
     rounds = trial.rounds(HISTORIES, HISTORIES_IN_FULL)
-    first = trial.rng.randrange(1 << 32)
-    counts: Counter[str] = Counter()
-    for seed in range(first, first + rounds):
-        one = History(draw_plan(seed))
-        if one.run():
-            shortest = shrink(draw_plan(seed), lambda smaller: bool(History(smaller).run()))
-            pytest.fail(f"seed {seed} of {PACKINGS[number]}: {History(shortest).run()}\nshortest: {shortest}")
-        counts += one.counts
-        counts["within a document"] += sum(m.cursor.taken > 0 for some in one.broker.landed.values() for m in some)
+    counts = explored(trial, rounds, draw_plan)
     signs = ["second owners", "duplicates", "blocks", "carries"]
     divides = PACKINGS[number]["packing"] == "chunks" or "split" in str(PACKINGS[number])
     signs += ["within a document"] if divides else []
     signs += FAULTS if trial.full else ()
-    assert not [name for name in signs if not counts[name]], f"from seed {first} on: {counts}"
-    for name in FAULTS:
-        trial.fired(name, counts[name])
+    assert not [name for name in signs if not counts[name]], counts
     trial.held("exact", "complete", "conserved", "topic", "loud", histories=rounds, blocks=counts["blocks"])
 
 

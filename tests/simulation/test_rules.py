@@ -20,6 +20,7 @@ from tokenmill.app.milling.packing import fit_packing
 from tokenmill.app.segments import following
 from tokenmill.errors import SourceError
 from tokenmill.reading import Acceptor, ChainLogs, Dropped, Gap, ResumePoint, Run, Taken, genesis_point
+from tokenmill.wire.chain import roll
 from tokenmill.wire.message import Message
 
 _choose = reading.choose
@@ -88,15 +89,8 @@ def _without_hashes(self: Acceptor, message: Message) -> Taken | Dropped | Gap:
     if message.end < self.next_block or (message.end == self.next_block and not message.is_carry):
         return Dropped(message.count, checked=False)
     dropped = self.next_block - message.first
-    chains = continuing_chains(message)
+    chains = roll(message.before, message.tokens, message.entries)
     return Taken(self._take(message, chains, dropped), dropped)
-
-
-def continuing_chains(message: Message) -> list[bytes]:
-    """Return the chain hashes after a message's blocks, as the message has them."""
-    from tokenmill.wire.chain import roll  # noqa: PLC0415 - for this one rule
-
-    return roll(message.before, message.tokens, message.entries)
 
 
 async def _floor_ignored(self: LogEnd, offset: int, leader: object, message: Message, at: ReadMessages) -> str | None:

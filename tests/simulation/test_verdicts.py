@@ -2,7 +2,7 @@
 
 A history is a list of actions drawn from a seed. In the end all faults cease: then every document has the verdict that
 a list gives it in the order of the signature log, in every mill; or a role has halted, which only a log may cause that
-lost what was acknowledged, or that keeps less than the window.
+lost what was acknowledged.
 """
 
 import random
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.logs import Log
 from tests.simulation.verdict_roles import (
     FIRST_AGAIN,
     KNOWN_DROPPED,
@@ -25,7 +26,6 @@ from tests.simulation.verdict_roles import (
     WHOLE_SLICE,
     Ended,
     Halted,
-    Log,
     Message,
     Note,
     Place,
@@ -45,7 +45,7 @@ HISTORIES = 60
 class Send:
     """A message on its way from one role: it lands, or is lost, and its sender may hear of neither."""
 
-    def __init__(self, log: Log, message: Message, told: Callable[[int | None], None]) -> None:
+    def __init__(self, log: Log[Message], message: Message, told: Callable[[int | None], None]) -> None:
         self.log, self.message, self.told = log, message, told
 
 
@@ -186,20 +186,21 @@ class History:
     def repeat(self) -> None:
         """Send what is in a log once more."""
         log = self.rng.choice([self.topics.signatures, *self.topics.verdicts])
-        if log.messages:
-            log.append(self.rng.choice(log.messages))
+        if log.entries:
+            log.append(self.rng.choice([*log.entries.values()]))
 
     def lose_verdicts(self) -> None:
         """Let a verdict log lose its end."""
         log = self.rng.choice(self.topics.verdicts)
-        if self.rng.random() < 0.4 and log.messages:
-            log.lose(self.rng.randrange(1, 4))
+        if self.rng.random() < 0.4 and log.entries:
+            log.lose_tail(log.end - self.rng.randrange(1, 4))
             self.seen["verdicts lost"] += 1
 
     def lose_signatures(self) -> None:
         """Let the signature log lose its end."""
-        if self.rng.random() < 0.3 and self.topics.signatures.messages:
-            self.topics.signatures.lose(self.rng.randrange(1, 4))
+        log = self.topics.signatures
+        if self.rng.random() < 0.3 and log.entries:
+            log.lose_tail(log.end - self.rng.randrange(1, 4))
             self.seen["signatures lost"] += 1
 
     def attempt(self, act: Callable[[], object]) -> bool:
@@ -216,7 +217,7 @@ class History:
         """Return the verdicts that a list gives, in the order of the signature log."""
         window, found = Window(0), [dict[int, Place | None]() for _ in range(PARTITIONS)]
         nexts = [0] * PARTITIONS
-        for _, message in self.topics.signatures.read():
+        for message in self.topics.signatures.entries.values():
             if isinstance(message, Signature) and message.begin <= nexts[message.partition] < message.end:
                 for offset, content in message.documents:
                     if offset >= nexts[message.partition]:

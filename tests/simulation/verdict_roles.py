@@ -4,10 +4,10 @@ Everything is a model: a document is a number, equal documents are duplicates, a
 it has read; it can be killed between two steps, and two of each kind may live side by side.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from tests.simulation.logs import Log
 from tokenmill.app.milling.duplicates.signatures import SLICES
 
 SIZE: Final = 5
@@ -66,47 +66,14 @@ Message: TypeAlias = Signature | Judged | Slice
 
 
 @dataclass
-class Log:
-    """One partition of a topic."""
-
-    first: int = 0
-    messages: list[Message] = field(default_factory=list)
-    leader: int = 0
-    """Another one each time that messages were lost."""
-
-    @property
-    def end(self) -> int:
-        """The offset of the next message."""
-        return self.first + len(self.messages)
-
-    def append(self, message: Message) -> int:
-        """Append a message; return its offset."""
-        self.messages.append(message)
-        return self.end - 1
-
-    def lose(self, count: int) -> None:
-        """Forget the newest messages, which were acknowledged."""
-        del self.messages[max(0, len(self.messages) - count) :]
-        self.leader += 1
-
-    def before(self, offset: int) -> tuple[Message, ...]:
-        """Return the newest messages before an offset that the log has reached; none where it has not."""
-        return tuple(self.messages[: offset - self.first][-NOTED:]) if offset <= self.end else ()
-
-    def read(self) -> Iterator[tuple[int, Message]]:
-        """Yield the messages with their offsets."""
-        yield from enumerate(list(self.messages), self.first)
-
-
-@dataclass
 class Topics:
     """All logs of a domain, and the raw texts."""
 
     raw: list[list[int]]
     """By partition, the content of each offset."""
-    signatures: Log = field(default_factory=Log)
-    control: Log = field(default_factory=Log)
-    verdicts: list[Log] = field(default_factory=list)
+    signatures: Log[Message] = field(default_factory=Log)
+    control: Log[Message] = field(default_factory=Log)
+    verdicts: list[Log[Message]] = field(default_factory=list)
     off: str = ""
     """The rule that nobody keeps."""
 
@@ -150,7 +117,7 @@ class Note(NamedTuple):
 class VerdictReader:
     """Accepts the verdicts of one partition: by range and chain."""
 
-    log: Log
+    log: Log[Message]
     off: str = ""
     next: int = 0
     chain: Chain = 0
@@ -160,7 +127,7 @@ class VerdictReader:
 
     def read(self) -> None:
         """Take all that continues what is there. Raises Halted where another history stands there."""
-        while any(self._take(message) for _, message in self.log.read() if isinstance(message, Judged)):
+        while any(self._take(message) for message in self.log.entries.values() if isinstance(message, Judged)):
             pass
 
     def _take(self, message: Judged) -> bool:
@@ -212,7 +179,7 @@ class Sequencer:
     def __init__(self, topics: Topics, note: Note | None = None) -> None:
         """Begin at a note that holds, or a window before the newest slice before which all is out.
 
-        Raises Halted where the signature log no longer has that, or verdicts hold two histories.
+        Raises Halted where verdicts hold two histories.
         """
         self._topics, self._leader = topics, topics.signatures.leader
         self._out = [VerdictReader(log) for log in topics.verdicts]
@@ -230,12 +197,10 @@ class Sequencer:
             return
         self._last = ()
         nothing = (0,) * len(self._out)
-        known = {one.number: one for _, one in topics.control.read() if isinstance(one, Slice)}
+        known = {one.number: one for one in topics.control.entries.values() if isinstance(one, Slice)}
         known[0] = Slice(0, 0, 0, nothing, nothing)
         newest = max(one.number for one in known.values() if self._is_out(one))
         base = known[max(0, newest - SLICES)]  # a message with a slice's first document has the end of the one before
-        if topics.signatures.first > base.offset:
-            raise Halted("the signature log no longer has the window")
         self._whole = known[newest].offset
         """From here on the window is whole."""
         self.position = base.offset
@@ -254,7 +219,9 @@ class Sequencer:
             reader.ends.get(next_, 0) == chain
             for reader, next_, chain in zip(self._out, note.nexts, note.chains, strict=True)
         )
-        is_there = self._topics.signatures.before(note.position)[-len(note.last) :] == note.last
+        signatures = self._topics.signatures
+        there = [signatures.entries.get(at) for at in range(note.position - len(note.last), note.position)]
+        is_there = note.position <= signatures.end and there == [*note.last]
         off = self._topics.off
         return (is_out or off == NOTE_OUT) and (is_there or off == NOTE_THERE)
 
@@ -288,7 +255,7 @@ class Sequencer:
             if not self.is_level and self._topics.off != FIRST_AGAIN:
                 raise Halted("the signature log lost what verdicts are of")
             return False
-        message = log.messages[self.position - log.first]
+        message = log.entries[self.position]
         if isinstance(message, Signature):
             self._accept(message)
         self._last = (*self._last, message)[-NOTED:]
