@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 
 from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.sources.reading import reading_of
+from tests.app.sources.web import running
 from tokenmill.app.sources import FolderWalk, Item, Refused, find_sources, read_items
 from tokenmill.app.sources.datasets import DatasetInfo, HubAddress, SplitInfo
 from tokenmill.app.tools.produce.sending import ReadingPlan, dry_run
@@ -127,14 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def hub(contents: list[bytes], readme: bytes = b"") -> Iterator[Hub]:
     """Serve a data set whose commits have these contents."""
-    with Hub(contents, readme) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Hub(contents, readme)
+    with running(server):
+        yield server
 
 
 ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]
@@ -151,45 +146,6 @@ def why_broken(path: Path | str) -> str:
     assert isinstance(refused, Refused)
     assert refused.broken
     return refused.why
-
-
-READ_TWICE = """
-import sys
-from importlib.util import find_spec
-from tests.app.sources.reading import reading_of
-from tokenmill.app.sources import find_sources, read_items
-from tokenmill.errors import InputError
-
-for _ in range(2):
-    sources = find_sources([sys.argv[1]], reading_of(plain=True), "train")
-    print(sources[0].signature().decode(), *(item.text for item in read_items(sources)))
-try:
-    find_sources([sys.argv[1] + "-of-nobody"], reading_of())[0].signature()
-except InputError as error:
-    print(error)
-
-import datasets.config
-print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
-"""
-"""In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
-
-
-@pytest.mark.slow
-@pytest.mark.needs("minutes")
-def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
-    """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
-    command = [sys.executable, "-c", READ_TWICE, f"hf://{NAME}"]
-    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}, {"text": "newer"}])]) as server:
-        environment = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
-        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
-        first, second = server.commits
-
-    old, new, missing, left_alone = done.stdout.splitlines()
-    assert old == f"{first} old"
-    assert new == f"{second} new newer"
-    assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
-    assert missing.endswith("; check the name and the connection")  # --no-resume would be no advice for `pack`
-    assert left_alone == "True", "a program that reads our sources cannot train with the library any more"
 
 
 COMMAND = """
@@ -231,16 +187,23 @@ def test_a_command_loads_no_torch_for_rows_of_text(
 
 READ = """
 import sys
+from importlib.util import find_spec
 from tests.app.sources.reading import reading_of
-from tokenmill.app.sources import find_sources, read_items
-from tokenmill.app.sources.items import Item
+from tokenmill.app.sources import Item, find_sources, read_items
+from tokenmill.errors import InputError
 
 for address in sys.argv[1:]:
-    sources = find_sources([address], reading_of(plain=True))
-    items = list(read_items(sources))
-    commit = sources[0].signature().decode().strip("0")
-    print(commit, *(item.text if isinstance(item, Item) else item.why for item in items), sep="|")
+    try:
+        sources = find_sources([address], reading_of(plain=True))
+        commit = sources[0].signature().decode().strip("0")
+        print(commit, *(item.text if isinstance(item, Item) else item.why for item in read_items(sources)), sep="|")
+    except InputError as error:
+        print(error)
+
+import datasets.config
+print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
 """
+"""In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
 CONFIGURATIONS = b"""---
 configs:
 - config_name: conf-1
@@ -250,12 +213,27 @@ configs:
 
 
 def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]:
-    """Return commit and texts of each address, read from a hub by a process that knows no other."""
+    """Return commit and texts of each address, or why there are none, read by a process that knows no other hub."""
     environment = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, "-c", READ, *addresses]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [line.split("|") for line in done.stdout.splitlines()]
+    *lines, left_alone = done.stdout.splitlines()
+    assert left_alone == "True", "a program that reads our sources cannot train with the library any more"
+    return [line.split("|") for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("minutes")
+def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
+    """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
+    address = f"hf://{NAME}?split=train"
+    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}, {"text": "newer"}])]) as server:
+        old, new, (missing,) = read_on_hub(tmp_path, server, address, address, f"hf://{NAME}-of-nobody")
+
+    assert (old, new) == (["1", "old"], ["2", "new", "newer"])
+    assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
+    assert missing.endswith("; check the name and the connection")  # --no-resume would be no advice for `pack`
 
 
 @pytest.mark.slow
