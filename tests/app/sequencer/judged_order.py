@@ -1,15 +1,12 @@
 """Texts of a domain, and what must have been made of them: the signature log is read, and judged plainly."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from aiokafka import TopicPartition
-
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
-from tests.service import Chain, Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
-from tokenmill.app.kafka.clients import consumer, offsets, read_range
+from tests.service import Chain, Raw, Service, raw_records, send, service_settings, stored_blocks
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.milling.duplicates.signatures import REASONS
@@ -17,7 +14,7 @@ from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.sequencer.domain_messages import SignedRange, Source, deduplication_in, domain_fingerprint
 from tokenmill.app.settings import Domain, Settings
-from tokenmill.documents import SourceRecord
+from tokenmill.documents import Record
 from tokenmill.store import open_partition
 
 WORDS: Final = ("river", "stone", "light", "paper", "winter", "engine", "garden", "copper")
@@ -25,29 +22,26 @@ SMALL: Final = {"window": 40, "bands": 4, "rows": 2, "shingle": 2}
 """A window of which texts of a test fill many slices."""
 
 
-def records_of(settings: Settings, topic: str, partition: int = 0) -> list[SourceRecord]:
+def records_of(settings: Settings, topic: str, partition: int = 0) -> list[Record]:
     """Return all records of a partition."""
+    return raw_records(settings, topic)[partition]
 
-    async def read() -> list[SourceRecord]:
-        async with consumer(settings) as client:
-            tp = TopicPartition(topic, partition)
-            return [one async for one in read_range(client, tp, *(await offsets(client, [tp]))[tp])]
 
-    return in_own_loop(read)
+def taken_ranges(settings: Settings, domain: Domain) -> Iterator[tuple[SignedRange, int]]:
+    """Yield what of the signature log says more of its partition, each range with the offset that was known up to."""
+    width, nexts = deduplication_in(domain).width, dict[Source, int]()
+    for record in records_of(settings, domain.signatures_topic):
+        signed = SignedRange.unpack(record.value, domain_fingerprint(domain), width, len(domain.raw_topics))
+        known = nexts.get(signed.source, 0)
+        if signed.begin <= known < signed.end:
+            nexts[signed.source] = signed.end
+            yield signed, known
 
 
 def judged(settings: Settings, domain: Domain) -> dict[Source, dict[int, Rejected]]:
     """Return the duplicates of each raw partition, by offset, as the order of the signature log has them."""
-    deduplication = deduplication_in(domain)
-    window, found = PlainWindow(deduplication), dict[Source, dict[int, Rejected]]()
-    nexts: dict[Source, int] = {}
-    for record in records_of(settings, domain.signatures_topic):
-        value = record.value
-        signed = SignedRange.unpack(value, domain_fingerprint(domain), deduplication.width, len(domain.raw_topics))
-        known = nexts.get(signed.source, 0)
-        if signed.begin > known or signed.end <= known:
-            continue
-        nexts[signed.source] = signed.end
+    window, found = PlainWindow(deduplication_in(domain)), dict[Source, dict[int, Rejected]]()
+    for signed, known in taken_ranges(settings, domain):
         for offset, hashes in zip(signed.offsets.tolist(), signed.hashes.tolist(), strict=True):
             if offset >= known:
                 kind, (place, other) = window.judge(hashes, (signed.source[0] << 32 | signed.source[1], offset))
@@ -86,12 +80,7 @@ def are_signed(settings: Settings, domain: Domain) -> bool:
 
 def signed_ends(settings: Settings, domain: Domain) -> Mapping[Source, int]:
     """Return up to which offset each raw partition is signed."""
-    width, nexts = deduplication_in(domain).width, dict[Source, int]()
-    for record in records_of(settings, domain.signatures_topic):
-        signed = SignedRange.unpack(record.value, domain_fingerprint(domain), width, len(domain.raw_topics))
-        if signed.begin <= nexts.get(signed.source, 0):
-            nexts[signed.source] = max(nexts.get(signed.source, 0), signed.end)
-    return nexts
+    return {signed.source: signed.end for signed, _ in taken_ranges(settings, domain)}
 
 
 def texts(rng: random.Random, count: int) -> list[bytes]:
