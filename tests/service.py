@@ -301,7 +301,7 @@ def reference_blocks(settings: Settings, skips: Collection[int] = ()) -> dict[Ch
 def raw_records(settings: Settings, raw_topic: str) -> list[list[Record]]:
     """Return the records of a raw topic, by partition."""
 
-    async def read() -> Iterator[list[Record]]:
+    async def read() -> list[list[Record]]:
         count = await partition_count(settings, raw_topic)
         parts = []
         async with consumer(settings) as client:
@@ -310,9 +310,9 @@ def raw_records(settings: Settings, raw_topic: str) -> list[list[Record]]:
                 span = (await offsets(client, [partition]))[partition]
                 found = [r async for r in read_range(client, partition, *span)]
                 parts.append([Record(r.offset, r.timestamp, r.key, r.value, r.headers) for r in found])
-        return iter(parts)
+        return parts
 
-    return list(in_own_loop(read))
+    return in_own_loop(read)
 
 
 def stored_blocks(settings: Settings, chains: Iterable[Chain]) -> dict[Chain, int]:
