@@ -8,16 +8,17 @@ That nothing goes past them is shown twice: the record, replayed, is the real tr
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pytest
 
 Kind = Literal["create", "mkdir", "rmdir", "rename", "link", "unlink", "write", "truncate", "sync"]
-CALLS: Final = (
-    *("open", "mkdir", "rmdir", "rename", "link", "unlink"),
-    *("pwrite", "truncate", "ftruncate", "fsync", "fdatasync"),
-)
+Naming = Literal["mkdir", "rmdir", "unlink", "rename", "link"]
+NAMINGS: Final[tuple[Naming, ...]] = get_args(Naming)
+SYNCS: Final = ("fsync", "fdatasync")
+CALLS: Final = ("open", *NAMINGS, "pwrite", "truncate", "ftruncate", *SYNCS)
 """The calls that are noted and can fail. An `open` is one if it may create or empty a file."""
 NOBODY: Final = -1
 """The node of what is no file."""
@@ -72,9 +73,14 @@ class Recording:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Record."""
+        noted: dict[str, Callable[..., Any]] = {
+            **{call: partial(self._named, call) for call in NAMINGS},
+            **{call: partial(self._sync, call) for call in SYNCS},
+            **{call: getattr(self, call) for call in ("open", "close", "pwrite", "truncate", "ftruncate")},
+        }
         with pytest.MonkeyPatch.context() as patch:
-            for name in (*CALLS, "close"):
-                patch.setattr(os, name, getattr(self, name))
+            for call, note in noted.items():
+                patch.setattr(os, call, note)
             yield
 
     def open(self, path: Any, flags: int, *mode: int, **more: Any) -> int:
@@ -98,26 +104,6 @@ class Recording:
         """Forget which file it was of."""
         self._descriptors.pop(descriptor, None)
         self._real["close"](descriptor)
-
-    def mkdir(self, path: Any, *mode: int, **more: Any) -> None:
-        """Note a directory; one that exists already is no change."""
-        self._named("mkdir", path, path, *mode, **more)
-
-    def rmdir(self, path: Any, **more: Any) -> None:
-        """Note that a directory is gone."""
-        self._named("rmdir", path, path, **more)
-
-    def unlink(self, path: Any, **more: Any) -> None:
-        """Note that a name is gone."""
-        self._named("unlink", path, path, **more)
-
-    def rename(self, source: Any, path: Any, **more: Any) -> None:
-        """Note that a file has another name."""
-        self._named("rename", path, source, path, **more)
-
-    def link(self, source: Any, path: Any, **more: Any) -> None:
-        """Note that a file has one more name."""
-        self._named("link", path, source, path, **more)
 
     def pwrite(self, descriptor: int, data: Any, offset: int) -> int:
         """Note what was written; a write that fails has written its first half."""
@@ -149,15 +135,8 @@ class Recording:
             self.ops.append(Op("truncate", *self._descriptors[descriptor], offset=size))
         self._real["ftruncate"](descriptor, size)
 
-    def fsync(self, descriptor: int) -> None:
-        """Note a sync, and do none."""
-        self._sync("fsync", descriptor)
-
-    def fdatasync(self, descriptor: int) -> None:
-        """Note a sync, and do none; the size is synced too, as far as it is needed to read the data back."""
-        self._sync("fdatasync", descriptor)
-
     def _sync(self, call: str, descriptor: int) -> None:
+        """Note a sync, and do none; `fdatasync` syncs the size too, as far as it is needed to read the data back."""
         if descriptor not in self._descriptors:
             return
         node, name = self._descriptors[descriptor]
@@ -168,14 +147,13 @@ class Recording:
             raise
         self.ops.append(Op("sync", node, name))
 
-    def _named(
-        self, call: Literal["mkdir", "rmdir", "unlink", "rename", "link"], path: Any, *args: Any, **more: Any
-    ) -> None:
-        """Do, and note, what changes names."""
-        name, first = self._name(path), self._name(args[0])
+    def _named(self, call: Naming, first_path: Any, *others: Any, **more: Any) -> None:
+        """Do, and note, what changes names: of a directory that exists already, mkdir fails, and is no change."""
+        first = self._name(first_path)
+        name = self._name(others[0]) if call in {"rename", "link"} else first
         if name is not None:
             self._ask(call)
-        self._real[call](*args, **more)
+        self._real[call](first_path, *others, **more)
         if name is None or first is None:
             return
         node = NOBODY if call in {"mkdir", "rmdir"} else self._nodes[first]

@@ -130,7 +130,8 @@ def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> 
         assert (path / STREAM / "tokenizer.json").read_bytes() == TOKENIZER
         reader = open_partition(path, STREAM, 0, check=True)
         assert said.blocks <= reader.blocks <= said.appended
-        assert_prefix(reader.blocks, reader.gather(range(reader.blocks)).tobytes(), said)
+        tokens = reader.gather(range(reader.blocks)).tobytes()
+        assert tokens == bytes(CHAIN.tokens)[: reader.blocks * INFO.block_bytes], said
         for number in range(reader.blocks):
             assert reader.documents(number)[0].offset == 100 * number
         eras = open_eras(path, STREAM)
@@ -157,11 +158,6 @@ def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> 
 def whole_of(store: Store) -> dict[str, bytes]:
     """Return all files that must be the same in the end, however often it was broken."""
     return contents(store) | {ERA_LINES_FILE: (store.path / STREAM / ERA_LINES_FILE).read_bytes()}
-
-
-def assert_prefix(blocks: int, tokens: bytes, said: Acknowledged) -> None:
-    """Hold tokens against the list."""
-    assert tokens == bytes(CHAIN.tokens)[: blocks * INFO.block_bytes], said
 
 
 def calm_store(root: Path) -> dict[str, bytes]:

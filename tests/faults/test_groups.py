@@ -1,16 +1,14 @@
 """Committed offsets of consumer groups are for people: deleted or moved, they change nothing."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.faults.configuring import committed, delete_group, move
+from tests.faults.conftest import Configured
 from tests.faults.feeding import document, flush_all
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Raw, send
 from tokenmill.store import Store
 
 FAR = 1000
@@ -18,16 +16,14 @@ FAR = 1000
 
 @pytest.mark.fault("groups-moved")
 @pytest.mark.needs("minutes")
-def test_positions_come_from_the_data_alone(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_positions_come_from_the_data_alone(configured: Configured, trial: Trial) -> None:
     """Groups of mill and store: a thousand back, a thousand ahead (beyond the end), gone; no block is lost or twice."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    settings = configured(2, session_timeout=2.0, splits={"train": 1000})
 
     def work() -> None:
         send(settings, [Raw(document(trial.rng), number % 2) for number in range(3 * FAR)])
         flush_all(settings)
-        with Service(settings, tmp_path) as service:
-            service.segment()
-            service.mill()
+        with working(settings) as service:
             account, _ = judge(service, trial)
             assert not account.duplicates
             service.stop()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.faults.trial import Trial
-from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.chains import STREAM, contents, fill, flip, make_chain, make_info, make_store, tokens_of
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition
@@ -131,11 +131,7 @@ def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial
     path = store / STREAM / "0" / f"{first:012d}.bin"
     at = (number - first) * INFO.block_bytes + trial.rng.randrange(INFO.block_bytes)
     before = [view.copy() for _, view in follower.views]
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
+    flip(path, at)
     with pytest.raises(DamagedError, match=rf"{path.name}: block {number}, at byte"):
         _read_again_and_again(reader, number)
     repaired = list(repair_partition(path.parent, INFO, 0, donor))

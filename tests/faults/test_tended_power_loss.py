@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from tests.faults.crashes import Tree, crash_states, put_tree, real_tree, tree_of
-from tests.faults.recording import Recording
-from tests.faults.test_power_loss import SYNCS, no_syncs, without_locks
+from tests.faults.recording import SYNCS, Recording
+from tests.faults.test_power_loss import no_syncs, without_locks
 from tests.faults.trial import Trial
 from tests.store.chains import (
     STREAM,
@@ -21,6 +21,7 @@ from tests.store.chains import (
     cut,
     directory_of,
     fill,
+    flip,
     make_chain,
     make_info,
     make_store,
@@ -55,7 +56,7 @@ Say = Callable[[int], None]
 class Work:
     """One kind of work below a root; the store is always at the same place there."""
 
-    prepare: Callable[[Path], None]
+    prepare: Callable[[Path], object]
     do: Callable[[Path, Say], None]
     """Called again after a crash, it goes on, or begins again."""
     judge: Callable[[Path, int, Tree], None]
@@ -129,20 +130,14 @@ def _damage(root: Path) -> None:
     """Harm a partition that begins late, in every segment otherwise, and where it begins."""
     store = _filled(root)
     retire(store.path, STREAM, 0, 4)
-    _flip(directory_of(store) / "start.json", 30)
-    _flip(segment_of(store, 4).tokens, INFO.block_bytes + 1)  # block 5
+    flip(directory_of(store) / "start.json", 30)
+    flip(segment_of(store, 4).tokens, INFO.block_bytes + 1)  # block 5
     for path in segment_of(store, 8).all:
         path.unlink(missing_ok=True)
-    _flip(segment_of(store, 12).index, 50)
+    flip(segment_of(store, 12).index, 50)
     segment_of(store, 12).megatron.unlink()
     segment_of(store, 16).manifest.write_bytes(b"?")
-    _flip(segment_of(store, 20).documents, 2)  # block 20
-
-
-def _flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+    flip(segment_of(store, 20).documents, 2)  # block 20
 
 
 def _repair(root: Path, say: Say) -> None:
@@ -255,17 +250,13 @@ def _judge_eras(root: Path, said: int, _: Tree) -> None:
     assert [reader.era(number) for number in range(reader.eras)] == ERAS
 
 
-def _prepare_filled(root: Path) -> None:
-    _filled(root)
-
-
 WORKS: Final[Mapping[str, Work]] = {
-    "retire": Work(_prepare_filled, _retire, _judge_retired),
+    "retire": Work(_filled, _retire, _judge_retired),
     "repair": Work(_damage, _repair, _judge_repaired),
     "describe": Work(_describe_wrongly, _describe, _judge_description),
     "adopt": Work(_copy_elsewhere, _adopt, _judge_adopted),
-    "begin late": Work(lambda root: root.mkdir(), _begin_late, _judge_late),
-    "eras": Work(_prepare_filled, _bring_eras, _judge_eras),
+    "begin late": Work(Path.mkdir, _begin_late, _judge_late),
+    "eras": Work(_filled, _bring_eras, _judge_eras),
 }
 
 
