@@ -29,7 +29,7 @@ TEXT: Final = b"a text of some length, so that a few of them fill a block; "
 BEFORE: Final = 20
 """Records before the deadly one."""
 OTHERS: Final = [name for name in STAGES if name not in {"steps", "learn"}]
-"""Schemas need a registry: `tests.app.mill.test_partition_order` tries that stage, too."""
+"""Schemas need a registry: `tests.app.mill.test_deadly_records` tries that stage, too."""
 KILLED: Final = "killed by SIGKILL"
 
 

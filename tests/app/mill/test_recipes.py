@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.app.kafka.test_settled_streams import settled
-from tests.app.mill.test_partition_order import World, batch, make_world, resumed, until
+from tests.app.mill.scripted_partition import World, batch, make_world, resumed, until
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.app.milling.tokenizers.conftest import words
