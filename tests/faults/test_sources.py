@@ -1,4 +1,4 @@
-"""Raw topics as they come: compressed by any client, written in transactions, with records that people gave up on."""
+"""Raw topics as they come: compressed by any client, written in transactions."""
 
 from pathlib import Path
 
@@ -7,18 +7,15 @@ from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
-from tests.faults.oracle import judge, read_control, read_topic
+from tests.faults.oracle import judge, read_topic
 from tests.faults.trial import Trial
 from tests.forked import run
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.failed_records import skip
-from tokenmill.errors import InputError
 from tokenmill.wire.message import HEADER_NAME, decode_message
 
 ABORTED = b"ABORTED " * 50
-TEXT = b"a text of some length, so that a few of them fill a block; "
 
 
 def other_producer(settings: Settings, **options: str) -> Producer:
@@ -92,30 +89,3 @@ def carried(settings: Settings) -> tuple[int, bytes] | None:
         return None
     last = decode_message(dict(records[-1].headers)[HEADER_NAME], records[-1].value)
     return last.cursor.next_offset, bytes(last.open_tokens).rstrip(b"\0 ").rpartition(b" ")[2]
-
-
-@pytest.mark.fault("step-fails")
-@pytest.mark.needs("minutes")
-def test_skip_list_is_honoured_after_a_restart(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
-    """A skipped record is dead-lettered, by workers and reference; one that was milled already cannot be skipped."""
-    settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
-    (stream,) = settings.streams()
-    send(settings, [Raw(TEXT)] * 10)
-    flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
-        service.wait_until_complete()
-        mill.stop()
-        send(settings, [Raw(TEXT), Raw(b"the record that hangs every worker"), *[Raw(TEXT)] * 10])
-        flush_all(settings)
-        in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 12))
-        with pytest.raises(InputError, match="what became of that record is settled"):
-            in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 3))
-        service.mill()
-        service.wait_until(lambda: read_control(settings, stream).skips == {0: {12}})
-        trial.fired("record skipped")
-        _, chains = judge(service, trial)
-        assert chains[0].dead == {12: "skipped"}

@@ -21,13 +21,11 @@ from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
 from tests.bucket.server import PROGRAMS, Server, login
 from tests.store.chains import STREAM
-from tokenmill.app.buckets import StreamCopy
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.items import Place
 from tokenmill.bucket.objects import Bucket as Opened
-from tokenmill.bucket.objects import streams_of
 from tokenmill.errors import InputError
-from tokenmill.store import Store, open_partition
+from tokenmill.store import open_partition
 
 pytestmark = pytest.mark.peers
 
@@ -115,21 +113,6 @@ def test_packed_is_what_files_of_the_same_content_give(bucket: Bucket, tmp_path:
     assert (rest.before, rest.documents) == (5000, len(LINES) + FIRST.count(b"\n") - 5000)
     pack_into(other, [local], flush=True)
     require_equal(content(settings.store), content(other.store))
-
-
-def test_a_store_goes_into_a_bucket_and_comes_back(bucket: Bucket, tmp_path: Path) -> None:
-    """Twice, which changes nothing; the copy is the store, byte for byte."""
-    there = Opened.open(f"{bucket.address}/{tmp_path.name}")
-    store = whole_store(tmp_path / "store")
-    for segments in (8, 0):
-        upload = uploaded(store, there)
-        assert (upload.segments, upload.heads.next_number, upload.heads.eras[-1].end) == (segments, 1, True)
-    assert streams_of(there) == [STREAM]
-    copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, there)
-    copy.copy(lambda: None)
-    copy.close()
-    for name in ("0/000000000016.bin", "1/000000000016.json", "eras.jsonl", "stream.json"):
-        assert (tmp_path / "copy" / STREAM / name).read_bytes() == (store / STREAM / name).read_bytes()
 
 
 def test_objects_of_a_segment_are_read_by_other_libraries(bucket: Bucket, tmp_path: Path) -> None:
