@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from tests.brokers import pause, resume
-from tests.faults.oracle import partitions_of
+from tests.faults.configuring import committed, move
 from tests.faults.trial import Trial
 from tests.service import Service, Worker
 from tokenmill.app.local.broker import Broker
@@ -188,34 +188,25 @@ class Breaker:
             group += f"-store-{Store.open(self._service.settings.store).id}"
         for worker in self._workers(role):
             self._end(worker, signal.SIGKILL)
-        moved = move_offsets(self._service.settings, role, group, lambda offset: self._rng.randrange(offset + 1000))
+        moved = move_offsets(self._service.settings, group, lambda offset: self._rng.randrange(offset + 1000))
         self._start(role)
         return f"{role} group moved" if moved else None
 
 
-def move_offsets(settings: Settings, role: str, group: str, moved: Callable[[int], int]) -> bool:
+def move_offsets(settings: Settings, group: str, moved: Callable[[int], int]) -> bool:
     """Set each committed offset of a group whose members are all dead to another; return whether there were any.
 
     Waits until Kafka has noticed that the last member is gone.
     """
-    streams = settings.streams()
-    topics = settings.raw_topics if role == "mill" else [stream.tokens_topic for stream in streams]
-    places = [TopicPartition(topic, n) for topic in topics for n in range(partitions_of(settings, topic))]
-    names = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
-    client = Consumer({**names, "enable.auto.commit": False, "log_level": 0})
-    try:
-        deadline = time.monotonic() + GROUP_SECONDS
-        while time.monotonic() < deadline:
-            with suppress(KafkaException):  # the group still has members as far as Kafka knows, or no coordinator yet
-                known = [place for place in client.committed(places, GROUP_SECONDS) if place.offset >= 0]
-                wanted = [TopicPartition(place.topic, place.partition, moved(place.offset)) for place in known]
-                if wanted:
-                    client.commit(offsets=wanted, asynchronous=False)
-                return bool(wanted)
-            time.sleep(0.5)
-        return False
-    finally:
-        client.close()
+    deadline = time.monotonic() + GROUP_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(KafkaException):  # the group still has members as far as Kafka knows, or no coordinator yet
+            wanted = {place: moved(offset) for place, offset in committed(settings, group).items()}
+            if wanted:
+                move(settings, group, wanted)
+            return bool(wanted)
+        time.sleep(0.5)
+    return False
 
 
 def most_memory(pid: int) -> int:

@@ -2,7 +2,7 @@
 
 import time
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
 from tokenmill.app.settings import Settings
@@ -32,7 +32,9 @@ def move(settings: Settings, group: str, offsets: dict[tuple[str, int], int]) ->
     client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
     places = [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
     (done,) = client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    done.result()
+    for place in done.result().topic_partitions or []:
+        if place.error:
+            raise KafkaException(place.error)
 
 
 def delete_group(settings: Settings, group: str) -> None:

@@ -12,27 +12,26 @@ import logging
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.conftest import topics_on
+from tests.faults.beside import beside
 from tests.faults.breaking import Breaker
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import Expected, Kept, judge, kept_of, new_reader, partitions_of, read_control, read_topic
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import ORACLES, Trial
+from tests.forked import Forked, command
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.recipe_stages import reopen_stages
@@ -49,41 +48,35 @@ RATE: Final = "20kB"
 
 
 class Producing:
-    """One run over one file, from entry to `finish`."""
+    """One run over one file, killed again and again; `finish` lets it come to its end."""
 
     def __init__(self, settings: Settings, directory: Path, trial: Trial) -> None:
-        """Write the file."""
+        """Write the file, and begin."""
         self._settings = settings
         self._file = directory / "documents.jsonl"
         rng = trial.rng
         rows = ({"id": f"produced-{n}", "text": f"produced {n} " * rng.randrange(1, 30)} for n in range(DOCUMENTS))
         self._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        self._log = directory / "produce.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = self._start("--rate", RATE)
 
-    def _start(self, *options: str) -> "subprocess.Popen[bytes]":
-        topic, servers = self._settings.raw_topics[0], self._settings.bootstrap_servers
-        command = [sys.executable, "-m", "tokenmill.app.cli", "produce", topic, str(self._file)]
-        command += ["--bootstrap-servers", servers, *options]
-        with self._log.open("ab") as output:
-            return subprocess.Popen(command, stdout=output, stderr=output)
+    def _start(self, *options: str) -> Forked:
+        servers = self._settings.bootstrap_servers
+        words = ["produce", self._settings.raw_topics[0], str(self._file), "--bootstrap-servers", servers, *options]
+        return command(words, self._file.with_name("produce.log"), {})
 
     def kill(self) -> str | None:
         """Kill it in its work, if it still works, and call it again."""
-        process = self._process
-        assert process is not None
-        process.kill()
-        killed = process.wait() == -signal.SIGKILL
+        self._process.kill()
+        killed = self._process.wait() == -signal.SIGKILL
         self._process = self._start("--rate", RATE)
         return "produce SIGKILL" if killed else None
 
     def finish(self) -> None:
         """Call it once more, to its end."""
-        assert self._process is not None
         self._process.kill()
         self._process.wait()
         self._process = self._start()
-        assert self._process.wait(120) == 0, self._log.read_text()
+        assert self._process.wait(120) == 0, self._process.said
 
     def require_once(self) -> int:
         """Fail unless each document is in the raw topic, once; return how many there are."""
@@ -99,15 +92,11 @@ class Producing:
         return DOCUMENTS
 
     def __enter__(self) -> Self:
-        self._process = self._start("--rate", RATE)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 LOOK_SECONDS: Final = 1.0
@@ -129,52 +118,24 @@ class _Chain:
 
 
 class Follower:
-    """Follows all streams of the settings in a thread of its own, from entry to exit."""
+    """Follows all streams of the settings; `look` compares what is there now."""
 
     def __init__(self, settings: Settings) -> None:
         """Look at nothing yet; the streams may still have to be settled."""
         self._settings = settings
         self._chains: list[_Chain] | None = None
         self._client: Consumer = new_reader(settings.bootstrap_servers)
-        self._enough = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property
     def seen(self) -> int:
         """Return how many blocks were compared, all equal."""
         return sum(chain.seen for chain in self._chains or ())
 
-    def require_health(self) -> None:
-        """Fail where something was read that the reference does not have."""
-        assert self._error is None, f"the reader failed: {self._error!r}"
-
     def require_all(self, chains: list[Expected]) -> None:
-        """Fail unless, after the block, every block of the chains has been read."""
-        self.require_health()
-        assert self.seen == sum(len(chain.blocks) for chain in chains)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._enough.set()
-        self._thread.join()
-        if error is None:
-            self.look()
-            self.require_health()
+        """Fail unless a last look has read every block of the chains."""
+        self.look()
         self._client.close()
-
-    def _run(self) -> None:
-        try:
-            while not self._enough.wait(LOOK_SECONDS):
-                self.look()
-        except BaseException as error:
-            self._error = error
-            raise
+        assert self.seen == sum(len(chain.blocks) for chain in chains)
 
     def look(self) -> None:
         """Compare what is there now."""
@@ -262,8 +223,8 @@ def run_round(directory: Path, broker: Broker, trial: Trial, seconds: float, say
     raw_topic = topics_on(broker, "soak")(PARTITIONS)
     settings = service_settings(broker, raw_topic, directory, session_timeout=3.0, splits=splits)
     with Service(settings, directory) as service:
-        breaker = Breaker(service, broker, trial, say)
-        with Follower(settings) as follower, Producing(settings, directory, trial) as producing:
+        breaker, follower = Breaker(service, broker, trial, say), Follower(settings)
+        with beside(LOOK_SECONDS, follower.look) as require_health, Producing(settings, directory, trial) as producing:
             with Feeder(settings, trial.rng, burst=BURST) as feeder:
                 service.mill(2)
                 service.segment()
@@ -272,7 +233,7 @@ def run_round(directory: Path, broker: Broker, trial: Trial, seconds: float, say
                 while time.monotonic() < deadline:
                     time.sleep(trial.rng.uniform(*PAUSE_SECONDS))
                     breaker.step([producing.kill])
-                    follower.require_health()
+                    require_health()
                 breaker.heal()
                 healed = time.monotonic()
                 producing.finish()
