@@ -88,9 +88,9 @@ class Server:
             return one.connect_ex(("127.0.0.1", self._port)) == 0
 
 
-def login(address: str, secret: str = SECRET) -> dict[str, str]:
+def login(address: str) -> dict[str, str]:
     """Return what the environment says to reach a server."""
-    names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret, "AWS_REGION": "us-east-1"}
+    names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
     account = {"gcs_base_url": address, "disable_oauth": True, "client_email": "", "private_key": ""}
     google = {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "private_key_id": ""}), "GOOGLE_ALLOW_HTTP": "true"}
     return {**names, "AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": "true", **google}

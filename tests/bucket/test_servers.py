@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import obstore
@@ -153,20 +153,17 @@ def again(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
 
 
 @on("versitygw")
-def test_a_login_that_is_wrong_is_named(server: Server, bucket: str, tmp_path: Path) -> None:
-    """With the address, and what to check."""
-    words: list[Any] = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
-    told = forked.run(words, tmp_path / "log", {**os.environ, **login(server.address, "another")})
-    assert (told.code, bucket in told.said, "check the address" in told.said) == (16, True, True), told.said
-    assert found_in(bucket) == {}
-
-
-@on("versitygw")
-def test_a_wrong_region_is_named(server: Server, bucket: str, tmp_path: Path) -> None:
-    """In the server's words, with the address."""
-    words: list[Any] = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
-    told = forked.run(words, tmp_path / "log", {**os.environ, **login(server.address), "AWS_REGION": "eu-west-7"})
-    assert (told.code, bucket in told.said, "region" in told.said) == (16, True, True), told.said
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [({"AWS_SECRET_ACCESS_KEY": "another"}, "check the address"), ({"AWS_REGION": "eu-west-7"}, "region")],
+)
+def test_a_login_or_a_region_that_is_wrong_is_named(
+    server: Server, bucket: str, tmp_path: Path, wrong: dict[str, str], words: str
+) -> None:
+    """With the address, and what to check or what the server says."""
+    call = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
+    told = forked.run(call, tmp_path / "log", {**os.environ, **login(server.address), **wrong})
+    assert (told.code, bucket in told.said, words in told.said) == (16, True, True), told.said
     assert found_in(bucket) == {}
 
 
@@ -174,7 +171,7 @@ def test_a_wrong_region_is_named(server: Server, bucket: str, tmp_path: Path) ->
 def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, bucket: str, tmp_path: Path) -> None:
     """A token that expires amid an upload ends it; the same command with another one does the rest."""
     store = whole_store(tmp_path / "store")
-    words: list[Any] = ["upload", "--store", str(store), "--to", bucket]
+    words = ["upload", "--store", str(store), "--to", bucket]
     with Way(server.address, 0, 0.0) as way:
         way.expires_after = 9
         told = forked.run(words, tmp_path / "log", {**os.environ, **login(way.address)})

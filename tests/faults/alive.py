@@ -6,7 +6,7 @@ import time
 
 from tests.faults.oracle import Judged, partitions_of
 from tests.faults.trial import Trial
-from tests.service import Chain, Raw, Service, send, stored_blocks
+from tests.service import Chain, Raw, Service, Worker, send, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import StoreError
@@ -22,14 +22,13 @@ def assert_alive_again(service: Judged, trial: Trial) -> None:
     """
     settings = service.settings
     mark, began = f"probe {next(_numbers)} ", time.monotonic()
-    wanted: dict[tuple[str, int], int] = {}
-    for raw_topic in settings.raw_topics:
-        streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
+    counts = {raw_topic: partitions_of(settings, raw_topic) for raw_topic in settings.raw_topics}
+    streams = settings.streams()
+    wanted = stored_blocks(settings, [(s.name, number) for s in streams for number in range(counts[s.raw_topic])])
+    for raw_topic, count in counts.items():
         text = mark * (2 * settings.for_topic(raw_topic).block_tokens // len(mark) + 2)
-        probes = [document_for(settings, raw_topic, stream.split, text) for stream in streams]
-        numbers = range(partitions_of(settings, raw_topic))
-        wanted |= {(s.name, number): _blocks(settings, s.name, number) for s in streams for number in numbers}
-        send(settings, [Raw(probe, number) for number in numbers for probe in probes], raw_topic)
+        probes = [document_for(settings, raw_topic, s.split, text) for s in streams if s.raw_topic == raw_topic]
+        send(settings, [Raw(probe, number) for number in range(count) for probe in probes], raw_topic)
 
     def come() -> bool:
         service.tend()
@@ -53,9 +52,13 @@ def assert_stores_again(service: Service, trial: Trial) -> None:
 
 def milled(service: Service) -> dict[Chain, int]:
     """Return the next block of every chain that the mills milled."""
+    return {chain: block for worker in service.workers for chain, block in next_blocks(worker).items()}
+
+
+def next_blocks(worker: Worker) -> dict[Chain, int]:
+    """Return the next block of every chain of a mill; nothing of a segment worker."""
     return {
         (f"{name.rpartition('/')[0]}.{split}", int(name.rpartition("/")[2])): chain["block"]
-        for worker in service.workers
         for name, partition in worker.partitions.items()
         for split, chain in partition.get("chains", {}).items()
     }
@@ -70,17 +73,10 @@ def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> b
     return json.dumps({"id": chosen, "text": text}).encode()
 
 
-def _blocks(settings: Settings, stream: str, partition: int) -> int:
-    try:
-        return open_partition(settings.store, stream, partition).blocks
-    except StoreError:  # no segment worker has heard of the stream yet
-        return 0
-
-
-def _has_come(settings: Settings, chain: tuple[str, int], first: int, mark: bytes) -> bool:
+def _has_come(settings: Settings, chain: Chain, first: int, mark: bytes) -> bool:
     """Return whether a committed block from ``first`` on holds the mark."""
-    last = _blocks(settings, *chain)
-    if last <= first:
+    try:
+        reader = open_partition(settings.store, *chain)
+    except StoreError:  # no segment worker has heard of the stream yet
         return False
-    reader = open_partition(settings.store, *chain)
-    return any(mark in reader.read(number).tobytes() for number in range(first, last))
+    return any(mark in reader.read(number).tobytes() for number in range(max(first, 0), reader.blocks))

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 HOST: Final = "127.0.0.1"
@@ -113,16 +112,19 @@ class Proxy:
 
     def reset(self) -> None:
         """End every connection as a broken network does, with RST."""
-        self._do(self._close_all, reset=True)
+        asyncio.run_coroutine_threadsafe(self._reset(), self._loop).result()
+
+    async def _reset(self) -> None:
+        self.happened["connections reset"] += len(self._links)
+        for link in tuple(self._links):
+            link.close(reset=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, sock=self._listener), self._loop).result()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -134,17 +136,6 @@ class Proxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _close_all(self, *, reset: bool) -> None:
-        self.happened["connections reset"] += len(self._links)
-        for link in tuple(self._links):
-            link.close(reset=reset)
-
-    def _do(self, action: Callable[..., None], **arguments: bool) -> None:
-        async def run() -> None:
-            action(**arguments)
-
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tokenmill.errors import DamagedError, StoreError
@@ -32,12 +31,10 @@ class Following:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._process.kill()
-        words, _ = self._process.communicate()
+        words = self._process.communicate()[0]
         if kind is None:
             assert self._process.returncode == 0, f"the reader ended with {self._process.returncode}"
             self.blocks = int(words)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from tests.faults.serving import WAIT_SECONDS
 from tests.marked import until
@@ -14,7 +15,7 @@ from tokenmill.app.worker.watchdog import WatchLimits
 
 
 class Supervised:
-    """A supervisor in an event loop and a thread of its own."""
+    """A supervisor in an event loop and a thread of its own; it ends with its workers when the block does."""
 
     def __init__(self, settings: Settings, directory: Path, limits: WatchLimits, *, through: str | None = None) -> None:
         """Start it; workers log into ``directory``. It reaches the brokers at ``through``, if that is given."""
@@ -39,8 +40,10 @@ class Supervised:
         """Return the worker's process, 0 where none runs."""
         return next(status.pid or 0 for status in self.supervisor.status().workers if status.name == worker)
 
-    def stop(self) -> None:
-        """End it and its workers."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.faults.breaking import most_memory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge
 from tests.faults.stalling import FETCH_BYTES, VARIABLE
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.service import Raw, Service, Worker, send
 from tokenmill.app.mill.publisher import PENDING_BYTES
 
 DOCUMENT_BYTES = 8192
@@ -28,11 +27,9 @@ GROWTH_BYTES = 96 << 20
 
 @pytest.mark.fault("backlog")
 @pytest.mark.needs("minutes")
-def test_backlog_is_bounded_in_memory(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_backlog_is_bounded_in_memory(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """The token topic takes nothing for a while: the mill stops reading where its queues are full, then goes on."""
-    settings = service_settings(
-        *(broker, topic(), tmp_path), splits={"train": 1000}, sequence_length=2047, message_bytes=256 << 10
-    )
+    settings = configured(splits={"train": 1000}, sequence_length=2047, message_bytes=256 << 10)
     documents = trial.rounds(12, 96) * (1 << 20) // DOCUMENT_BYTES
     text = b"a document in a backlog " * (DOCUMENT_BYTES // 24)
     stalled = tmp_path / "stalled"

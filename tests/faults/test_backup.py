@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import RecordsToDelete
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import document, flush_all
 from tests.faults.oracle import assert_store_equal, expected_chains, judge
 from tests.faults.packings import each_packing
+from tests.faults.test_lost_logs import delete_records, halted
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.kafka.clients import admin
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Raw, Service, send
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.tools.verify import verify
@@ -46,35 +44,18 @@ def files(store: Path, stream: str, first: int = 0) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in found.items() if int(name[:12]) >= first}
 
 
-def cut_below(settings: Settings, topic: str, offset: int) -> None:
-    """Remove the first records of partition 0, as retention does."""
-
-    async def run() -> None:
-        async with admin(settings) as client:
-            await client.delete_records({TopicPartition(topic, 0): RecordsToDelete(offset)})
-
-    in_own_loop(run)
-
-
-def halted(worker: Worker) -> str:
-    """Return why a worker's partition stands, once it does."""
-    return next((str(state["halted"]) for state in worker.partitions.values() if state.get("halted")), "")
-
-
 @pytest.mark.fault("files-missing", "source-retained")
 @pytest.mark.needs("minutes")
 @each_packing
 def test_copied_and_late_stores_continue(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+    configured: Configured, tmp_path: Path, trial: Trial, packing: dict[str, Any]
 ) -> None:
     """A copy is refused, adopted, and goes on; with retention, a new store begins at a border, and an old one halts."""
-    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, **packing)
+    settings = configured(splits={"train": 1000}, **packing)
     stream = settings.streams()[0]
     send(settings, [Raw(document(trial.rng)) for _ in range(DOCUMENTS)])
     flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(settings) as service:
         judge(service, trial)
         service.stop()
     blocks = open_partition(settings.store, stream.name, 0).blocks
@@ -89,11 +70,11 @@ def test_copied_and_late_stores_continue(
     short = settings.model_copy(update={"store": tmp_path / "short"})
     copy_sealed(settings, short.store, segments=1)
     Store.adopt(short.store)
-    cut_below(settings, stream.tokens_topic, 10)
+    delete_records(settings, stream.tokens_topic, 0, 10)
     trial.fired("retention took the first messages")
     with Service(short, tmp_path) as service:
         worker = service.segment()
-        service.wait_until(lambda: "no longer holds block 16" in halted(worker))
+        service.wait_until(lambda: "no longer holds block 16" in halted(worker, f"{stream.tokens_topic}/0"))
 
     late = settings.model_copy(update={"store": tmp_path / "late"})
     said = _continues(late, stream.name, tmp_path, blocks)

@@ -5,10 +5,8 @@ step that all its ranks have written down.
 """
 
 import json
-import os
 import shutil
 import signal
-import time
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +15,15 @@ import pytest
 
 from tests import forked
 from tests.app.buckets.test_upload_command import words
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
+from tests.faults.test_buckets import SECONDS, start_rank, wait_for_ranks
 from tests.faults.trial import Trial
-from tests.service import Service, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
 from tokenmill.consumers import Batches
 
-RANK: Final = "tests.faults.bucket_rank"
 WORLDS: Final = (2, 3, 1, 4)
-SECONDS: Final = 120.0
 OPTIONS: Final[dict[str, Any]] = {"batch_size": 2, "seed": 3}
 
 
@@ -48,20 +44,12 @@ class Host:
         for rank, file in enumerate(self._files):
             file.write_text("" if self._begin is None else f"{self._begin}\n")
             run = {"timeout": SECONDS, "rank": rank, "world_size": world, "step_seconds": step_seconds}
-            told = json.dumps({**OPTIONS, **run})
-            arguments = [self._address, str(self._directory / "cache"), str(file), told, self._stream]
-            self._ranks.append(forked.Forked(RANK, arguments, file.with_suffix(".log"), {**os.environ}))
+            cache = self._directory / "cache"
+            self._ranks.append(start_rank(self._address, cache, file, OPTIONS | run, self._stream))
 
     def wait_for(self, steps: int) -> None:
         """Wait until each rank has made so many steps, or has reached the stream's end."""
-        end = time.monotonic() + SECONDS
-        while min(map(len, self._steps())) < steps:
-            codes = [rank.poll() for rank in self._ranks]
-            assert set(codes) <= {None, 0}, [rank.said for rank in self._ranks]
-            if codes == [0] * len(codes):
-                return
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_for_ranks(self._ranks, lambda: min(map(len, self._steps())) >= steps)
 
     def kill(self, trial: Trial) -> None:
         """Kill all ranks, and take over what counts."""
@@ -92,16 +80,14 @@ class Host:
 @pytest.mark.fault("cache-broken", "upload-killed", "ranks-killed")
 @pytest.mark.needs("minutes")
 def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """At world sizes 2, 3, 1 and 4, with the upload killed and the cache deleted: it is that of the service's store."""
-    settings = service_settings(broker, topic(2), tmp_path, splits={"all": 1000}, era_blocks=48, session_timeout=2.0)
+    settings = configured(2, splits={"all": 1000}, era_blocks=48, session_timeout=2.0)
     (stream,), share = settings.streams(), tmp_path / "share"
     share.mkdir()
     upload = words(settings.store, share, "--follow")
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(settings) as service:
         service.wait_until((settings.store / stream.name).is_dir)
         host = Host(share.as_uri(), stream.name, tmp_path / "host")
         with Feeder(settings, trial.rng, burst=2):  # the log grows for minutes, and all of it is read at last

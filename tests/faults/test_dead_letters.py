@@ -1,14 +1,12 @@
 """Records that cannot be decoded: whole in the dead letters, harmless to their neighbours, never behind a message."""
 
-import asyncio
 from collections.abc import Collection
-from pathlib import Path
 
 import pytest
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, TABLE, BadInput, ExpectedOutcome
-from tests.conftest import TopicFactory
+from tests.faults.configuring import configure
+from tests.faults.conftest import Configured
 from tests.faults.feeding import UNDECODABLE, flush_all
 from tests.faults.oracle import (
     PREFIX,
@@ -20,9 +18,8 @@ from tests.faults.oracle import (
     token_messages,
 )
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.kafka.clients import admin
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Raw, send
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.errors import TopicError
 from tokenmill.wire.message import HEADER_NAME, decode_message
@@ -35,12 +32,10 @@ LARGEST = 1_040_000
 
 @pytest.mark.fault("bad-inputs")
 @pytest.mark.needs("minutes")
-def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(configured: Configured, trial: Trial) -> None:
     """Each row has its answer, and its dead letter is the record itself with the reason and the place."""
-    settings = service_settings(
-        *(broker, topic(2), tmp_path),
+    settings = configured(
+        2,
         decode="json",
         session_timeout=2.0,
         max_text_bytes=MAX_TEXT_BYTES,
@@ -54,9 +49,7 @@ def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
     send(settings, [raw for row in rows for raw in (neighbour, Raw(row.value, 1, row.key, row.headers))])
     send(settings, [neighbour] * 20)
     flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(settings) as service:
         account, chains = judge(service, trial)
     wanted = {2 * n + 1: row.json.what for n, row in enumerate(rows) if row.json.kind == "dead_lettered"}
     assert [chain.dead for chain in chains if chain.partition == 1] == [wanted] * 2
@@ -91,18 +84,15 @@ def assert_whole(settings: Settings, raw_topic: str, chains: Collection[Expected
 
 @pytest.mark.fault("dead-letters-refused")
 @pytest.mark.needs("minutes")
-def test_no_message_passes_a_record_whose_dead_letter_was_refused(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_no_message_passes_a_record_whose_dead_letter_was_refused(configured: Configured, trial: Trial) -> None:
     """A dead-letter topic that takes nothing holds up its partition before any cursor past the record, and no other."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    settings = configured(2, session_timeout=2.0, splits={"train": 1000})
     dead_letters = dead_letter_topic(settings.raw_topics[0])
     place = f"{settings.raw_topics[0]}/0"
     largest = 17_000_000
     send(settings, [Raw(TEXT)] * 10)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until_complete()
         limit_messages(settings, dead_letters, 100)
         send(settings, [*[Raw(TEXT)] * 10, Raw(UNDECODABLE), *[Raw(TEXT)] * 10, *[Raw(TEXT, 1)] * 20])
@@ -130,16 +120,4 @@ def test_no_message_passes_a_record_whose_dead_letter_was_refused(
 
 def limit_messages(settings: Settings, topic: str, size: int) -> None:
     """Set the largest message that a topic takes; in force on return."""
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(size)})
-
-    async def run() -> None:
-        async with admin(settings) as client:
-            await client.alter_configs([resource])
-            wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": None})
-            while True:
-                (answer,) = await client.describe_configs([wanted])
-                if answer.resources[0][4][0][1] == str(size):
-                    return
-                await asyncio.sleep(0.05)
-
-    in_own_loop(run)
+    configure(settings, topic, "max.message.bytes", str(size))

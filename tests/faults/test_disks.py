@@ -1,28 +1,23 @@
 """The disk under a real segment worker is full, takes no more, refuses, or is gone; then it is as it was."""
 
-import os
 import resource
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.faults.alive import assert_stores_again, milled
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
+from tests.faults.serving import Serving
 from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
-from tests.service import Service, Worker, service_settings
-from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings
+from tests.service import Service, Worker
 from tokenmill.app.worker.ending import RESUME_CODE
 
 SIZE: Final = 64 << 20
@@ -56,9 +51,7 @@ class SmallDisk:
         self.prefix = ("nsenter", "-t", str(self._holder.pid), "-U", "-m", "--preserve-credentials")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._holder.kill()
         self._holder.wait()
         if self._holder.stdout is not None:
@@ -110,10 +103,10 @@ LINES_A_SECOND: Final = 5
 @pytest.mark.fault("disk-full", "disk-gone")
 @pytest.mark.needs("minutes")
 def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """No file may grow, no file may be opened, the directory is moved away: exit code 75 and one reason each time."""
-    settings = service_settings(broker, topic(1), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    settings = configured(1, session_timeout=2.0, splits={"train": 1000})
     away = tmp_path / "away"
 
     def no_growth(worker: Worker) -> None:
@@ -157,67 +150,20 @@ def limit(worker: Worker, what: int, soft: int) -> None:
     resource.prlimit(worker.process.pid, what, (soft, hard))
 
 
-class Served:
-    """``tokenmill serve --only segment``, below a prefix."""
-
-    def __init__(self, disk: SmallDisk, settings: Settings, log: Path) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "tokenmill.app.cli", "serve", "--only", "segment"]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [*disk.prefix, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **settings.environment()},
-            )
-
-    def said(self, since: int = 0) -> str:
-        """Return what supervisor and workers said since the log was ``since`` bytes long."""
-        return self._log.read_bytes()[since:].decode(errors="replace")
-
-    @property
-    def mark(self) -> int:
-        """The length of the log."""
-        return self._log.stat().st_size
-
-
-@contextmanager
-def served(disk: SmallDisk, settings: Settings, log: Path) -> Iterator[Served]:
-    """Run it; it must still run at the end, and end in order."""
-    serving = Served(disk, settings, log)
-    try:
-        yield serving
-        assert serving.process.poll() is None, serving.said()[-4000:]
-        serving.process.send_signal(signal.SIGTERM)
-        assert serving.process.wait(60) == 0
-    finally:
-        serving.process.kill()
-        serving.process.wait()
-
-
 @pytest.mark.fault("disk-full", "disk-gone")
 @pytest.mark.needs("mount")
-def test_a_disk_that_is_full_or_gone_is_waited_for(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_a_disk_that_is_full_or_gone_is_waited_for(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """A real small disk runs full, becomes read-only, is unmounted: loud, not too loud, and mended all goes on."""
     with SmallDisk(tmp_path) as disk:
-        settings = service_settings(
-            broker,
-            topic(2),
-            tmp_path,
-            session_timeout=2.0,
-            splits={"train": 500, "dev": 500},
-            store=disk.seen / "store",
-        )
+        settings = configured(2, session_timeout=2.0, splits={"train": 500, "dev": 500}, store=disk.seen / "store")
         faults: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
             "full": (disk.fill, disk.free, "No space left on device"),
             "read-only": (disk.protect, disk.unmount, "Read-only file system"),
             "unmounted": (disk.unmount, disk.mount_again, "no longer holds the store"),
         }
         there = settings.model_copy(update={"store": disk.mount / "store"})
-        with Service(settings, tmp_path) as service, served(disk, there, tmp_path / "serve.log") as serving:
+        serving = Serving(there, tmp_path, "--only", "segment", prefix=disk.prefix)
+        with Service(settings, tmp_path) as service, serving:
             service.mill()
             with Feeder(settings, trial.rng, burst=1):
                 service.wait_until(lambda: bool(milled(service)) and (settings.store / "store.json").exists())
@@ -225,17 +171,19 @@ def test_a_disk_that_is_full_or_gone_is_waited_for(
                     for name in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 2):
                         assert_stores_again(service, trial)
                         break_it, mend, reason = faults[name]
-                        mark = serving.mark
+                        mark = len(serving.log)
                         break_it()
-                        service.wait_until(lambda: reason in serving.said(mark))  # noqa: B023
+                        service.wait_until(lambda: reason in serving.log[mark:])  # noqa: B023
                         trial.fired(name)
-                        mark = serving.mark
+                        mark = len(serving.log)
                         time.sleep(HELD_SECONDS)
-                        lines = serving.said(mark).count("\n")
-                        assert lines <= LINES_A_SECOND * HELD_SECONDS, serving.said(mark)
+                        lines = serving.log[mark:].count("\n")
+                        assert lines <= LINES_A_SECOND * HELD_SECONDS, serving.log[mark:]
                         mend()
                         assert_stores_again(service, trial)
                         trial.held("loud", lines=lines)
             judge(service, trial)
+            assert serving.running, serving.log[-4000:]
+            assert serving.stop() == 0
         trial.held("reader", read=reader.blocks)
     assert not (disk.mount / "store").exists(), "a store was begun where the disk was not mounted"

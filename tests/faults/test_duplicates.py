@@ -11,13 +11,15 @@ import pytest
 from tests.app.sequencer.judged_order import are_signed, domain_settings, feed, records_of, require_one_order
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.test_growing_topics import grow
-from tests.faults.test_lost_logs import delete_records
-from tests.faults.test_lost_tails import cut, reason
+from tests.faults.test_lost_logs import delete_records, halted
+from tests.faults.test_lost_tails import cut
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify
+
+pytestmark = pytest.mark.needs("minutes")
 
 GONE_ON: Final = 3
 """Workers that were stopped, and may have gone on, before the first of them is killed."""
@@ -25,7 +27,6 @@ LOST: Final = 2
 """Messages that a log loses."""
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("duplicates-killed")
 @pytest.mark.timeout(3600)
 def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None:
@@ -72,7 +73,6 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
 
 
 @pytest.mark.fault("duplicates-killed")
-@pytest.mark.needs("minutes")
 @pytest.mark.parametrize("packing", ["rows", '{"name": "chunks", "chunk_tokens": 126, "rest": "pad"}', "fit"])
 def test_every_packing_keeps_the_same(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: str
@@ -98,8 +98,6 @@ def test_every_packing_keeps_the_same(
 
 
 @pytest.mark.fault("verdicts-lost")
-@pytest.mark.needs("minutes")
-@pytest.mark.timeout(900)
 def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(tmp_path: Path, trial: Trial) -> None:
     """What was signed says again what was judged; without it, verdicts are out that nobody can find out again."""
     with Broker(tmp_path / "broker") as broker:
@@ -129,8 +127,6 @@ def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(tmp_path: Path
 
 
 @pytest.mark.fault("verdicts-lost")
-@pytest.mark.needs("minutes")
-@pytest.mark.timeout(900)
 def test_other_texts_than_were_signed_halt(tmp_path: Path, trial: Trial) -> None:
     """A raw log is rewritten after its texts were signed and before they are milled; the other partitions go on."""
     with Broker(tmp_path / "broker") as broker:
@@ -147,14 +143,12 @@ def test_other_texts_than_were_signed_halt(tmp_path: Path, trial: Trial) -> None
         send(settings, [Raw(b"another text than was there")] * 60, rewritten)
         with Service(settings, tmp_path) as service:
             mill, _, _ = everything(service)
-            service.wait_until(lambda: "what was judged" in reason(mill, f"{rewritten}/0"))
+            service.wait_until(lambda: "what was judged" in halted(mill, f"{rewritten}/0"))
             assert not [name for name, one in mill.partitions.items() if one["halted"] and name != f"{rewritten}/0"]
     trial.held("loud")
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("verdicts-lost")
-@pytest.mark.timeout(900)
 def test_retention_that_takes_what_is_needed_halts(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -174,7 +168,7 @@ def test_retention_that_takes_what_is_needed_halts(
     trial.fired("retention", 2)
     with Service(settings, tmp_path) as service:
         mill, _, sequencer = everything(service)
-        service.wait_until(lambda: "no longer has the verdicts behind offset 0" in reason(mill, f"{raw_topic}/0"))
+        service.wait_until(lambda: "no longer has the verdicts behind offset 0" in halted(mill, f"{raw_topic}/0"))
         service.wait_until(lambda: "no longer has the window" in halt_of(sequencer))
     trial.held("loud")
 

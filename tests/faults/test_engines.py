@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.lying_engine import LIE
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Raw, Service, send
 from tokenmill.app.milling.tokenizers import load_tokenizer, open_fast
 from tokenmill.app.milling.tokenizers.checked import sampled
 from tokenmill.app.settings import Settings
@@ -26,11 +26,11 @@ LIES = [f"{LIE} {number} tells of the mill and its {number * 7919} wheels" for n
 
 
 @pytest.fixture
-def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
+def settings(configured: Configured, tmp_path: Path) -> Settings:
     """Return settings under which workers, and this process, have an engine that lies."""
     train_tokenizer([*TRUTHS, *LIES[:100]], vocabulary_size=400).save(str(tmp_path / "tokenizer.json"))
-    return service_settings(
-        *(broker, topic(2), tmp_path),
+    return configured(
+        2,
         tokenizer=str(tmp_path / "tokenizer.json"),
         function="tests.faults.lying_engine:unchanged",
         engine="gigatoken",
@@ -66,9 +66,7 @@ def test_difference_stops_its_partition_before_anything_of_the_batch_is_publishe
         assert 'engine = "tokenizers"' in reason
         trial.fired("lies caught")
     right = settings.model_copy(update={"engine": "tokenizers"})
-    with Service(right, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(right) as service:
         judge(service, trial)
     trial.held("loud")
 

@@ -1,18 +1,20 @@
 """Eras while everything breaks: one chain, every block in one era, and every store and reader has the same."""
 
-import signal
-import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Final
 
+import psutil
 import pytest
 
-from tests.conftest import TopicFactory, topics_on
+from tests.conftest import topics_on
 from tests.eras.judging import stops_of
-from tests.faults.failpoints import CLOSING, SIDES, VARIABLE, Failpoint
+from tests.faults.beside import beside
+from tests.faults.conftest import Configured
+from tests.faults.failpoints import CLOSING, SIDES, Failpoint
 from tests.faults.feeding import Feeder, flush_all
 from tests.faults.oracle import (
     assert_eras_right,
@@ -30,7 +32,9 @@ from tests.faults.oracle import (
 )
 from tests.faults.test_lost_logs import forged, halted
 from tests.faults.test_lost_tails import cut
+from tests.faults.test_step_kills import Breakable
 from tests.faults.trial import Trial
+from tests.faults.working import working
 from tests.service import Raw, Service, Worker, in_own_loop, make_anew, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
@@ -41,81 +45,42 @@ from tokenmill.store import open_eras, read_stream
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, PartitionLock, partition_directory, stream_directory
 from tokenmill.wire.message import HEADER_NAME, encode_header
 
-SOON = 0.25
-"""Seconds after which an era is closed: many of them in a short test."""
+pytestmark = pytest.mark.needs("minutes")
+
+OFTEN: Final[dict[str, Any]] = {"splits": {"train": 1000}, "session_timeout": 1.5, "era_max_seconds": 0.25}
+"""Settings with which eras are closed all the time: many of them in a short test."""
 
 
-class Watcher:
-    """Reads the eras on the control topics again and again, beside a test: they are added to, and nothing else."""
+@contextmanager
+def watched(settings: Settings) -> Iterator[Counter[str]]:
+    """Read the eras on the control topics again and again: they are added to, and nothing else. Yield how often."""
+    looks, seen, client = Counter[str](), dict[str, list[bytes]](), new_reader(settings.bootstrap_servers)
 
-    def __init__(self, settings: Settings) -> None:
-        """Have seen nothing."""
-        self.looks = 0
-        self._settings = settings
-        self._seen: dict[str, list[bytes]] = {}
-        self._client = new_reader(settings.bootstrap_servers)
-        self._enough = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def look(self) -> None:
-        """Look once."""
-        for stream in self._settings.streams():
-            before, now = self._seen.get(stream.name, []), eras_of(self._settings, stream, self._client)
+    def look() -> None:
+        for stream in settings.streams():
+            before, now = seen.get(stream.name, []), eras_of(settings, stream, client)
             assert now[: len(before)] == before, f"{stream.name}: eras changed"
-            self._seen[stream.name] = now
-        self.looks += 1
+            seen[stream.name] = now
+        looks["looks_at_eras"] += 1
 
-    def _run(self) -> None:
-        try:
-            while not self._enough.wait(0.3):
-                self.look()
-        except BaseException as error:
-            self._error = error
-            raise
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._enough.set()
-        self._thread.join()
-        if error is None:
-            assert self._error is None, f"the reader of eras failed: {self._error!r}"
-            self.look()
-        self._client.close()
+    with beside(0.3, look):
+        yield looks
+    look()
+    client.close()
 
 
-def era_settings(broker: Broker, raw_topic: str, directory: Path) -> Settings:
-    """Return settings with which eras are closed all the time."""
-    return service_settings(
-        broker, raw_topic, directory, splits={"train": 1000}, session_timeout=1.5, era_max_seconds=SOON
-    )
-
-
-def start_segment(service: Service, settings: Settings) -> Worker:
-    """Start a segment worker with other settings than the service's."""
+@contextmanager
+def other_settings(service: Service, settings: Settings) -> Iterator[None]:
+    """Start workers with other settings than the service's."""
     own, service.settings = service.settings, settings
-    worker = service.segment()
+    yield
     service.settings = own
-    return worker
 
 
-def start_mill(service: Service, settings: Settings, point: Failpoint | None = None) -> Worker:
-    """Start a mill, which dies or stands at a failpoint if it gets one."""
-    own, entry = service.settings, service.entry
-    service.settings, service.entry = settings, "tests.faults.failpoints" if point else entry
-    (mill,) = service.mill(environment={VARIABLE: str(point)} if point else None)
-    service.settings, service.entry = own, entry
-    return mill
-
-
-def is_stopped(worker: Worker) -> bool:
-    """Return whether a process stands still (`proc(5)`)."""
-    return Path(f"/proc/{worker.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+def drop(service: Service, worker: Worker) -> None:
+    """Kill a worker, and forget it."""
+    worker.kill()
+    service.workers.remove(worker)
 
 
 def ignored(settings: Settings) -> int:
@@ -132,12 +97,19 @@ def has_eras(settings: Settings, more_than: int) -> Callable[[], bool]:
     return lambda: sum(len(eras_of(settings, stream)) for stream in settings.streams()) > more_than
 
 
-def judge_both(service: Service, other: Settings, trial: Trial) -> None:
-    """Judge; then the second store must come to have the same eras, byte for byte."""
-    _, chains = judge(service, trial)
-    service.wait_until(lambda: store_is_complete(other, chains) and eras_are_complete(other, chains))
-    for stream in other.streams():
-        assert stored_eras(other, stream) == stored_eras(service.settings, stream)
+@contextmanager
+def two_stores(settings: Settings, trial: Trial) -> Iterator[Breakable]:
+    """Run a service with two stores; in the end, judge, and both must come to have the same eras, byte for byte."""
+    other = settings.model_copy(update={"store": settings.store.with_name("other")})
+    with Breakable(settings, settings.store.parent) as service:
+        service.segment()
+        with other_settings(service, other):
+            service.segment()
+        yield service
+        _, chains = judge(service, trial)
+        service.wait_until(lambda: store_is_complete(other, chains) and eras_are_complete(other, chains))
+        for stream in other.streams():
+            assert stored_eras(other, stream) == stored_eras(settings, stream)
 
 
 def have(settings: Settings, count: int) -> bool:
@@ -150,13 +122,9 @@ TEXT = b"a text of some length, so that a few of them fill a block; " * 4
 
 
 @pytest.mark.fault("era-step-killed")
-@pytest.mark.needs("minutes")
-def test_mill_killed_at_any_step_of_closing_leaves_one_chain(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_mill_killed_at_any_step_of_closing_leaves_one_chain(configured: Configured, trial: Trial) -> None:
     """Mills of one group die before and after reading, measuring and writing; two stores and a reader agree."""
-    settings = era_settings(broker, topic(2), tmp_path)
-    other = settings.model_copy(update={"store": tmp_path / "other"})
+    settings = configured(2, **OFTEN)
     points = [
         Failpoint(step, side, trial.rng.choice((1, 2, 3)))
         for _ in range(trial.rounds(1, 4))
@@ -165,102 +133,71 @@ def test_mill_killed_at_any_step_of_closing_leaves_one_chain(
     ]
     trial.rng.shuffle(points)
     writing = Failpoint("era", trial.rng.choice(SIDES), 1)
-    with Service(settings, tmp_path) as service:
-        start_segment(service, settings)
-        start_segment(service, other)
-        with Feeder(settings, trial.rng, burst=1):
-            for point in [writing, *points[: trial.rounds(2, len(points))]]:
-                mill = start_mill(service, settings, point)
-                service.wait_until(lambda: not mill.running)  # noqa: B023 - called before the next round
-                assert mill.process.returncode == -signal.SIGKILL, f"{point}: {mill.log}"
-                service.workers.remove(mill)
-                trial.fired(f"mill SIGKILL {point.side} {point.step}")
-            with Watcher(settings) as watcher:
-                start_mill(service, settings)
-                service.wait_until(has_eras(settings, 1))
-        judge_both(service, other, trial)
-    trial.held(looks_at_eras=watcher.looks)
+    with two_stores(settings, trial) as service, Feeder(settings, trial.rng, burst=1):
+        for point in [writing, *points[: trial.rounds(2, len(points))]]:
+            service.mill_until(point)
+            trial.fired(f"mill SIGKILL {point.side} {point.step}")
+        with watched(settings) as looks:
+            service.mill()
+            service.wait_until(has_eras(settings, 1))
+    trial.held(**looks)
 
 
 @pytest.mark.fault("eras-contested", "mill-stopped")
-@pytest.mark.needs("minutes")
-def test_stopped_mill_comes_back_with_an_era_that_nobody_takes(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_stopped_mill_comes_back_with_an_era_that_nobody_takes(configured: Configured, trial: Trial) -> None:
     """It stands in the middle of closing until another has closed eras, and goes on with what it had in mind."""
-    settings = era_settings(broker, topic(2), tmp_path)
-    other = settings.model_copy(update={"store": tmp_path / "other"})
+    settings = configured(2, **OFTEN)
     points = [Failpoint("era", "before", 2, "STOP")]
     if trial.full:
         points += [Failpoint(step, side, 3, "STOP") for step in CLOSING for side in SIDES]
-    with Service(settings, tmp_path) as service:
-        start_segment(service, settings)
-        start_segment(service, other)
-        with Feeder(settings, trial.rng, burst=1), Watcher(settings) as watcher:
-            for point in points:
-                zombie = start_mill(service, settings, point)
-                service.wait_until(lambda: is_stopped(zombie))  # noqa: B023 - called before the next round
-                heir = start_mill(service, settings)
-                before, known = ignored(settings), len(eras_of(settings, settings.streams()[0]))
-                service.wait_until(has_eras(settings, known + 1))
-                zombie.resume()
-                if point.step == "era" and point.side == "before":
-                    service.wait_until(lambda: ignored(settings) > before)  # noqa: B023
-                    trial.fired("era of a stopped mill that came too late")
-                trial.fired(f"mill SIGSTOP {point.side} {point.step}")
-                for mill in (zombie, heir):
-                    mill.kill()
-                    service.workers.remove(mill)
-            start_mill(service, settings)
-        judge_both(service, other, trial)
-    trial.held(looks_at_eras=watcher.looks)
+    with two_stores(settings, trial) as service, Feeder(settings, trial.rng, burst=1), watched(settings) as looks:
+        for point in points:
+            zombie = service.mill_at(point)
+            service.wait_until(lambda: psutil.Process(zombie.process.pid).status() == psutil.STATUS_STOPPED)  # noqa: B023 - called before the next round
+            (heir,) = service.mill()
+            before, known = ignored(settings), len(eras_of(settings, settings.streams()[0]))
+            service.wait_until(has_eras(settings, known + 1))
+            zombie.resume()
+            if point.step == "era" and point.side == "before":
+                service.wait_until(lambda: ignored(settings) > before)  # noqa: B023
+                trial.fired("era of a stopped mill that came too late")
+            trial.fired(f"mill SIGSTOP {point.side} {point.step}")
+            for mill in (zombie, heir):
+                drop(service, mill)
+        service.mill()
+    trial.held(**looks)
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-contested", "stream-shared")
-def test_two_mills_that_both_own_partition_0_close_one_chain(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_two_mills_that_both_own_partition_0_close_one_chain(configured: Configured, trial: Trial) -> None:
     """Two groups mill one stream and close its eras; each dies between its writing and its reading back."""
-    settings = era_settings(broker, topic(2), tmp_path)
+    settings = configured(2, **OFTEN)
     second = settings.model_copy(update={"group": f"{settings.group}-by-mistake"})
-    other = settings.model_copy(update={"store": tmp_path / "other"})
-    with Service(settings, tmp_path) as service:
-        start_segment(service, settings)
-        start_segment(service, other)
-        with Feeder(settings, trial.rng, burst=2), Watcher(settings) as watcher:
-            start_mill(service, settings)
-            for number in range(trial.rounds(1, 10)):
-                rival = start_mill(service, second, Failpoint("era", "after", trial.rng.randint(2, 5)))
-                service.wait_until(lambda: not rival.running)  # noqa: B023 - called before the next round
-                assert rival.process.returncode == -signal.SIGKILL, rival.log
-                service.workers.remove(rival)
-                trial.fired("second owner SIGKILL after its era")
-                if number % 2:
-                    mine = service.workers[-1]
-                    mine.kill()
-                    service.workers.remove(mine)
-                    start_mill(service, settings)
-            start_mill(service, second)
-            began = len(eras_of(settings, settings.streams()[0]))
-            service.wait_until(has_eras(settings, began + 4))
-        judge_both(service, other, trial)
+    with two_stores(settings, trial) as service, Feeder(settings, trial.rng, burst=2), watched(settings) as looks:
+        service.mill()
+        for number in range(trial.rounds(1, 10)):
+            with other_settings(service, second):
+                service.mill_until(Failpoint("era", "after", trial.rng.randint(2, 5)))
+            trial.fired("second owner SIGKILL after its era")
+            if number % 2:
+                drop(service, service.workers[-1])
+                service.mill()
+        with other_settings(service, second):
+            service.mill()
+        began = len(eras_of(settings, settings.streams()[0]))
+        service.wait_until(has_eras(settings, began + 4))
     trial.fired("eras of two owners at once, of which one was ignored", ignored(settings))
-    trial.held(looks_at_eras=watcher.looks)
+    trial.held(**looks)
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-owner-halted", "logs-rewritten")
-def test_owner_whose_own_chain_stands_closes_eras_for_the_others(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_owner_whose_own_chain_stands_closes_eras_for_the_others(configured: Configured, trial: Trial) -> None:
     """Partition 0 contradicts itself: its mill halts, and no era takes more of it; partition 1 goes on."""
-    settings = era_settings(broker, topic(2), tmp_path)
+    settings = configured(2, **OFTEN)
     (stream,) = settings.streams()
     send(settings, [Raw(TEXT, number % 2) for number in range(40)])
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         chains = service.wait_until_complete()
         service.wait_until(lambda: sum(stops_of(eras_of(settings, stream))) == sum(map(len, chains.values())))
         before = stops_of(eras_of(settings, stream))
@@ -280,14 +217,10 @@ def test_owner_whose_own_chain_stands_closes_eras_for_the_others(
     trial.held("eras", "loud")
 
 
-def assert_lost_eras_are_noticed(
-    settings: Settings, directory: Path, lose: Callable[[Stream, list[bytes]], None], trial: Trial
-) -> None:
+def assert_lost_eras_are_noticed(settings: Settings, lose: Callable[[Stream, list[bytes]], None], trial: Trial) -> None:
     """Fill a store, lose eras, go on: the store keeps its eras and says so, a new one follows what stands there."""
     (stream,) = settings.streams()
-    with Service(settings, directory) as service:
-        service.segment()
-        service.mill()
+    with working(settings) as service:
         for number in (1, 2):
             send(settings, [Raw(TEXT)] * 20)
             service.wait_until_complete()
@@ -296,10 +229,11 @@ def assert_lost_eras_are_noticed(
     had = stored_eras(settings, stream)
     lose(stream, had)
     send(settings, [Raw(TEXT)] * 20)
-    new = settings.model_copy(update={"store": directory / "new"})
-    with Service(settings, directory) as service:
+    new = settings.model_copy(update={"store": settings.store.with_name("new")})
+    with Service(settings, settings.store.parent) as service:
         worker = service.segment()
-        start_segment(service, new)
+        with other_settings(service, new):
+            service.segment()
         service.mill()
         service.wait_until(lambda: read_control(settings, stream).genesis is not None)
         flush_all(settings)
@@ -313,28 +247,24 @@ def assert_lost_eras_are_noticed(
     trial.held("eras", "loud", "complete")
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("eras-lost")
-def test_store_halts_where_its_eras_topic_was_made_anew(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_store_halts_where_its_eras_topic_was_made_anew(configured: Configured, trial: Trial) -> None:
     """Who has eras that no topic tells of keeps them; blocks go on, and who has none follows the new ones."""
-    settings = era_settings(broker, topic(), tmp_path)
+    settings = configured(**OFTEN)
 
     def lose(stream: Stream, _: list[bytes]) -> None:
         in_own_loop(partial(make_anew, settings, stream.control_topic))
         forget_topics()
         trial.fired("control topic made anew")
 
-    assert_lost_eras_are_noticed(settings, tmp_path, lose, trial)
+    assert_lost_eras_are_noticed(settings, lose, trial)
 
 
 @pytest.mark.fault("eras-lost", "logs-rewritten")
-@pytest.mark.needs("minutes")
 def test_store_halts_where_the_control_topic_lost_an_era_that_it_has(tmp_path: Path, trial: Trial) -> None:
     """A broker comes back without the last era that it acknowledged, and another one takes its place."""
     with Broker(tmp_path / "broker") as broker:
-        settings = era_settings(broker, topics_on(broker, "eras")(), tmp_path)
+        settings = service_settings(broker, topics_on(broker, "eras")(), tmp_path, **OFTEN)
 
         def lose(stream: Stream, had: list[bytes]) -> None:
             broker.kill()
@@ -342,7 +272,7 @@ def test_store_halts_where_the_control_topic_lost_an_era_that_it_has(tmp_path: P
             broker.start()
             assert eras_of(settings, stream) == had[:-1]
 
-        assert_lost_eras_are_noticed(settings, tmp_path, lose, trial)
+        assert_lost_eras_are_noticed(settings, lose, trial)
 
 
 def trainable(settings: Settings) -> list[bool]:
@@ -364,20 +294,15 @@ def trainable(settings: Settings) -> list[bool]:
 
 
 @pytest.mark.fault("eras-behind", "era-files-broken")
-@pytest.mark.needs("minutes")
-def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configured: Configured, trial: Trial) -> None:
     """A directory that is held keeps blocks, or eras, away; a damaged file of eras is named, and made again."""
-    settings = era_settings(broker, topic(2), tmp_path)
+    settings = configured(2, **OFTEN)
     (stream,) = settings.streams()
     directory = stream_directory(settings.store, stream.name)
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        segment = service.segment()
+    with working(settings) as service:
+        _, segment = service.workers
         service.wait_until(partition_directory(settings.store, stream.name, 1).exists)
-        segment.kill()
-        service.workers.remove(segment)
+        drop(service, segment)
         with PartitionLock(partition_directory(settings.store, stream.name, 1)):
             segment = service.segment()
             send(settings, [Raw(TEXT, number % 2) for number in range(40)])
@@ -389,8 +314,7 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(
         service.wait_until(lambda: all(trainable(settings)))
         judge(service, trial)
         kept = len(stored_eras(settings, stream))
-        segment.kill()
-        service.workers.remove(segment)
+        drop(service, segment)
         with PartitionLock(directory):
             segment = service.segment()
             send(settings, [Raw(TEXT, number % 2) for number in range(40)])
@@ -401,8 +325,7 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(
             trial.fired("blocks in the store before their eras")
         judge(service, trial)
         for name in (ERA_LINES_FILE, ERA_INDEX_FILE):
-            segment.kill()
-            service.workers.remove(segment)
+            drop(service, segment)
             right = {path: (directory / path).read_bytes() for path in (ERA_LINES_FILE, ERA_INDEX_FILE)}
             damage(directory / name, trial)
             segment = service.segment()
@@ -410,8 +333,7 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(
             if not is_refused(segment, name):  # the row was of the last commit, which may have been cut off
                 trial.fired(f"{name} healed by itself")
                 continue
-            segment.kill()
-            service.workers.remove(segment)
+            drop(service, segment)
             for path in right:
                 (directory / path).unlink()
             segment = service.segment()

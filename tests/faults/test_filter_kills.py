@@ -7,14 +7,13 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.every_step import EXTRAS, LISTED_DOMAIN, every_step, record_of, text_of
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
 from tests.faults.test_worker_kills import kill_one
 from tests.faults.trial import Trial
-from tests.service import Service, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.service import Service
 from tokenmill.app.milling.curation.choosing import WITH_KERNELS, compile_kernels
 from tokenmill.app.milling.steps.pipeline import STEPS
 
@@ -50,16 +49,14 @@ def kernels() -> None:
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.needs("minutes")
 def test_killed_mills_with_every_step_keep_and_count_what_the_references_do(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """Blocks, dead letters and totals by step and reason, in two splits."""
     steps = every_step(tmp_path)
     assert {step["name"] for step in steps} == set(STEPS)
     trial.rng.shuffle(steps)
-    settings = service_settings(
-        broker,
-        topic(2),
-        tmp_path,
+    settings = configured(
+        2,
         session_timeout=2.0,
         splits={"train": 900, "dev": 100},
         steps=tuple(steps),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TopicFactory
 from tests.faults.configuring import configure
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder, flush_all
 from tests.faults.oracle import (
     Kept,
@@ -19,12 +19,14 @@ from tests.faults.oracle import (
 from tests.faults.test_lost_logs import delete_records, halted, recreate
 from tests.faults.test_worker_kills import BURST, kill_one
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.faults.working import working
+from tests.service import Raw, Service, in_own_loop, send
 from tokenmill.app.kafka.clients import producer
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 from tokenmill.wire.pieces import split_references
+
+pytestmark = pytest.mark.needs("minutes")
 
 FIT = {"packing": {"name": "fit", "open_blocks": 8, "max_age_offsets": 300}, "session_timeout": 2.0}
 TEXTS = [b"%c" % (97 + n) * (5 + 11 * n % 50) for n in range(20)]
@@ -36,18 +38,13 @@ def messages_of(settings: Settings, tokens_topic: str) -> list[Message]:
     return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in records]
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("worker-killed")
-def test_open_blocks_outlive_the_workers_that_have_them(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_open_blocks_outlive_the_workers_that_have_them(configured: Configured, trial: Trial) -> None:
     """Mills die in the middle of their work; the next ones read again what the open blocks refer to."""
-    settings = service_settings(broker, topic(2), tmp_path, splits={"train": 900, "dev": 100}, **FIT)
+    settings = configured(2, splits={"train": 900, "dev": 100}, **FIT)
     rounds = trial.rounds(3, 25)
-    with Service(settings, tmp_path) as service:
+    with working(settings) as service:
         with Feeder(settings, trial.rng, burst=BURST):
-            for start in (service.mill, service.segment):
-                start()
             for _ in range(rounds):
                 kill_one(service, "mill", trial)
         judge(service, trial)
@@ -64,19 +61,15 @@ def held_by_value(settings: Settings) -> int:
 
 
 @pytest.mark.fault("source-retained")
-@pytest.mark.needs("minutes")
-def test_open_blocks_outlive_the_records_that_they_are_made_of(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_open_blocks_outlive_the_records_that_they_are_made_of(configured: Configured, trial: Trial) -> None:
     """Half of the raw topic's retention is over: a carry holds them by value, and a new worker begins with it."""
-    raw_topic = topic(1)
-    settings = service_settings(broker, raw_topic, tmp_path, splits={"train": 1000}, **FIT)
+    settings = configured(1, splits={"train": 1000}, **FIT)
+    (raw_topic,) = settings.raw_topics
     configure(settings, raw_topic, "retention.ms", "2000")  # the broker looks every five minutes
     send(settings, map(Raw, TEXTS))
     before = read_topic(settings, raw_topic, 0)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until(lambda: held_by_value(settings) == len(TEXTS))
         configure(settings, raw_topic, "retention.ms", "-1")
         delete_records(settings, raw_topic, 0, len(TEXTS))
@@ -109,14 +102,13 @@ def send_at(settings: Settings, texts: list[bytes]) -> None:
     in_own_loop(run)
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("source-recreated")
 def test_another_text_of_the_same_length_under_an_open_block_halts_the_partition(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """The record that the cursor remembers is there as it was; the one that an open block refers to is not."""
-    raw_topic = topic(1)
-    settings = service_settings(broker, raw_topic, tmp_path, splits={"train": 1000}, carry_seconds=0.5, **FIT)
+    settings = configured(1, splits={"train": 1000}, carry_seconds=0.5, **FIT)
+    (raw_topic,) = settings.raw_topics
     send_at(settings, TEXTS)
     with Service(settings, tmp_path) as service:
         (mill,) = service.mill()

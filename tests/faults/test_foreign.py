@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.oracle import expected_chains, judge, read_control, read_topic, token_messages
+from tests.faults.test_lost_logs import halted
 from tests.faults.trial import Trial
+from tests.faults.working import working
 from tests.mirrors import mirror_once
-from tests.service import Raw, Service, Worker, in_own_loop, reference_blocks, send, service_settings, stored_blocks
+from tests.service import Raw, in_own_loop, reference_blocks, send, stored_blocks
 from tokenmill.app.kafka.clients import producer
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
 from tokenmill.recipe import GENESIS_KEY
@@ -35,6 +36,8 @@ KEYS: Final = (
 )
 VALUES: Final = (b"junk", b"[]", b"{}", b"\xff", BRACKETS, b'{"partition": [], "offset": 1e99}', b"")
 PARTITIONS: Final = 2
+
+pytestmark = pytest.mark.needs("minutes")
 
 
 def documents(count: int) -> list[Raw]:
@@ -59,14 +62,13 @@ def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.fault("control-junk")
-@pytest.mark.needs("minutes")
-def test_junk_on_control_topics_stops_nobody(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_junk_on_control_topics_stops_nobody(configured: Configured, trial: Trial) -> None:
     """Before the stream is settled, while workers run, and for those that start later; it is named, and goes on."""
-    settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
+    settings = configured(PARTITIONS, splits={"train": 1000}, session_timeout=3.0)
     (stream,) = settings.streams()
     send(settings, junk(), stream.control_topic)
-    with Service(settings, tmp_path) as service:
-        (mill,), segment = service.mill(), service.segment()
+    with working(settings) as service:
+        mill, segment = service.workers
         send(settings, documents(40))
         service.wait_until_complete()
         send(settings, junk(), stream.control_topic)
@@ -106,26 +108,20 @@ def foreign(settings: Settings) -> list[Raw]:
     ]
 
 
-def halted(worker: Worker, name: str) -> str:
-    """Return why a partition stands, as its worker said at its last heartbeat."""
-    return str(worker.partitions.get(name, {}).get("halted") or "")
-
-
 @pytest.mark.fault("foreign-messages")
-@pytest.mark.parametrize("runs", [pytest.param(False, marks=pytest.mark.needs("minutes")), True])
-@pytest.mark.needs("minutes")
+@pytest.mark.parametrize("runs", [False, True])
 def test_foreign_messages_halt_their_partition_until_they_are_ignored(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, *, runs: bool
+    configured: Configured, tmp_path: Path, trial: Trial, *, runs: bool
 ) -> None:
     """Mill and store stand there and say which command helps; the other partition goes on, and then all by itself.
 
     Also where the mill ``runs`` while they are written: it meets them beside its next message, and does not end.
     """
-    settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
+    settings = configured(PARTITIONS, splits={"train": 1000}, session_timeout=3.0)
     (stream,), (raw_topic,) = settings.streams(), settings.raw_topics
     tokens = stream.tokens_topic
-    with Service(settings, tmp_path) as service:
-        (mill,), segment = service.mill(), service.segment()
+    with working(settings) as service:
+        mill, segment = service.workers
         send(settings, documents(20))
         service.wait_until_complete()
         if not runs:
@@ -171,13 +167,10 @@ def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     trial.held("loud", "alive")
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("foreign-messages")
-def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(configured: Configured, trial: Trial) -> None:
     """The mill says where it is open, does not take its own messages behind it for lost, and goes on by itself."""
-    settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
+    settings = configured(PARTITIONS, splits={"train": 1000}, session_timeout=3.0)
     (stream,), (raw_topic,) = settings.streams(), settings.raw_topics
     options: dict[str, Any] = {"transactional_id": f"others-{raw_topic}", "transaction_timeout_ms": 300_000}
 
@@ -190,8 +183,8 @@ def test_a_transaction_of_others_holds_up_its_partition_until_it_ends(
         async with producer(settings, **options):
             pass
 
-    with Service(settings, tmp_path) as service:
-        (mill,), _ = service.mill(), service.segment()
+    with working(settings) as service:
+        mill, _ = service.workers
         send(settings, documents(20))
         service.wait_until_complete()
         in_own_loop(begin)

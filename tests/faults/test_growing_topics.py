@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from aiokafka.admin import NewPartitions
 
-from tests.conftest import TopicFactory
 from tests.faults.alive import assert_alive_again
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import eras_of, judge, partitions_of, read_control
 from tests.faults.packings import each_packing
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
-from tests.service import in_own_loop, service_settings
+from tests.service import in_own_loop
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import partition_count
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 BURST = 3
@@ -41,11 +40,11 @@ def grow(settings: Settings, topic: str, partitions: int) -> None:
 @pytest.mark.needs("minutes")
 @each_packing
 def test_new_partitions_are_milled_from_their_first_record(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+    configured: Configured, tmp_path: Path, trial: Trial, packing: dict[str, Any]
 ) -> None:
     """Mills extend the token topics, segment workers follow; the chains of new partitions begin at offset 0."""
     splits = {"train": 900, "dev": 100}
-    settings = service_settings(broker, topic(1), tmp_path, session_timeout=2.0, splits=splits, **packing)
+    settings = configured(1, session_timeout=2.0, splits=splits, **packing)
     (raw_topic,) = settings.raw_topics
     with Serving(settings, tmp_path) as service:
         assert_alive_again(service, trial)

@@ -16,8 +16,10 @@ from tests.faults.oracle import (
     read_topic,
     store_is_complete,
 )
+from tests.faults.test_lost_logs import halted
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
+from tests.faults.working import working
+from tests.service import Raw, in_own_loop, send, service_settings
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 
@@ -49,11 +51,6 @@ def cut(broker: Broker, topic: str, keep: int) -> int:
     return len(ends) - keep
 
 
-def reason(worker: Worker, name: str) -> str:
-    """Return why a partition stands; empty while it does not."""
-    return str(worker.partitions.get(name, {}).get("halted") or "")
-
-
 @pytest.mark.fault("logs-rewritten")
 @pytest.mark.needs("minutes")
 def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> None:
@@ -70,9 +67,7 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
         for _ in range(BATCHES):
             for name in settings.raw_topics:
                 send(settings, [Raw(TEXT)] * RECORDS, name)
-        with Service(settings, tmp_path) as service:
-            service.segment()
-            service.mill()
+        with working(settings) as service:
             service.wait_until_complete()
             service.stop()
         known = {chain.stream.raw_topic: chain for chain in expected_chains(settings)}
@@ -88,15 +83,14 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
         send(settings, [Raw(OTHER)] * BATCHES * RECORDS, both_lost)
         send(settings, [Raw(TEXT)] * RECORDS, tokens_lost)
 
-        with Service(settings, tmp_path) as service:
-            segment = service.segment()
-            (mill,) = service.mill()
-            service.wait_until(lambda: bool(reason(mill, f"{source_lost}/0")))
-            service.wait_until(lambda: bool(reason(segment, f"tokens.{both_lost}.train/0")))
+        with working(settings) as service:
+            mill, segment = service.workers
+            service.wait_until(lambda: bool(halted(mill, f"{source_lost}/0")))
+            service.wait_until(lambda: bool(halted(segment, f"tokens.{both_lost}.train/0")))
             chains = {chain.stream.raw_topic: chain for chain in expected_chains(settings)}
             service.wait_until(lambda: store_is_complete(settings, [chains[tokens_lost]]))
-            assert f"{source_lost}[0] ends at offset" in reason(mill, f"{source_lost}/0")
-            assert "lost its tail and other text came" in reason(segment, f"tokens.{both_lost}.train/0")
+            assert f"{source_lost}[0] ends at offset" in halted(mill, f"{source_lost}/0")
+            assert "lost its tail and other text came" in halted(segment, f"tokens.{both_lost}.train/0")
             flush_all(settings)
             chains = {chain.stream.raw_topic: chain for chain in expected_chains(settings)}
             service.wait_until(lambda: store_is_complete(settings, [chains[tokens_lost]]))
@@ -105,9 +99,7 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
             for name in (source_lost, both_lost):
                 assert_store_equal(settings, known[name])  # what was committed before stays as it was
         new = settings.model_copy(update={"store": tmp_path / "new", "raw_topics": (tokens_lost, both_lost)})
-        with Service(new, tmp_path) as service:
-            service.segment()
-            service.mill()
+        with working(new) as service:
             service.wait_until(lambda: store_is_complete(new, [chains[tokens_lost], chains[both_lost]]))
             for name in (tokens_lost, both_lost):
                 assert_store_equal(new, chains[name])

@@ -2,21 +2,19 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.beside import beside
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.supervised import Supervised
 from tests.faults.trial import Trial
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
-from tests.service import service_settings
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.worker.watchdog import WatchLimits
 
 SECONDS = 60.0
@@ -25,35 +23,25 @@ RECORDS = "tokenmill_records_consumed_total"
 
 
 class Watcher:
-    """Scrapes all the while, and keeps what fell."""
+    """Keeps what it scraped last, and what fell since the time before."""
 
     def __init__(self, port: int) -> None:
-        """Begin at once."""
         self.scrapes = 0
         self.fallen: list[tuple[Key, float, float]] = []
         self.samples: Mapping[Key, float] = {}
         self._port = port
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
+        self._highest: dict[Key, float] = {}
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._enough.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        highest: dict[Key, float] = {}
-        while not self._enough.wait(0.1):
-            now = scrape(self._port)
-            if now:
-                self.scrapes += 1
-                self.samples = now
-                found = rising(now)
-                self.fallen += [
-                    (key, high, found.get(key, -1)) for key, high in highest.items() if found.get(key, -1) < high
-                ]
-                highest |= found
+    def look(self) -> None:
+        """Scrape."""
+        if now := scrape(self._port):
+            self.scrapes += 1
+            self.samples = now
+            found, highest = rising(now), self._highest
+            self.fallen += [
+                (key, high, found.get(key, -1)) for key, high in highest.items() if found.get(key, -1) < high
+            ]
+            highest |= found
 
 
 def works(watcher: Watcher, worker: str) -> bool:
@@ -71,15 +59,12 @@ def works(watcher: Watcher, worker: str) -> bool:
 
 @pytest.mark.fault("metrics-scraped")
 @pytest.mark.needs("minutes")
-def test_no_counter_falls_when_workers_are_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_no_counter_falls_when_workers_are_killed(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Each kill is seen as a restart of that worker; every counter and histogram of every worker only rises."""
     port = free_port()
-    settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, metrics_port=port)
-    running = Supervised(settings, tmp_path, WatchLimits(first_backoff=0.5, longest_backoff=1.0))
-    watcher = Watcher(port)
-    try:
+    settings = configured(4, session_timeout=2.0, metrics_port=port)
+    limits, watcher = WatchLimits(first_backoff=0.5, longest_backoff=1.0), Watcher(port)
+    with Supervised(settings, tmp_path, limits) as running, beside(0.1, watcher.look):
         assert until(lambda: ask(port, "/healthz").code == 200, SECONDS)
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
         with Feeder(settings, trial.rng) as feeder:
@@ -96,9 +81,6 @@ def test_no_counter_falls_when_workers_are_killed(
         topics = {"topic": settings.raw_topics[0]}
         assert until(lambda: total(watcher.samples, "tokenmill_durable_lag_records", **topics) == 0, SECONDS)
         assert until(lambda: total(watcher.samples, "tokenmill_partitions", state="running", **topics) == 4, SECONDS)
-    finally:
-        watcher.stop()
-        running.stop()
 
     assert watcher.fallen == []
     end = watcher.samples

@@ -7,31 +7,26 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
 from tests.faults.packings import each_packing
 from tests.faults.test_growing_topics import grow
 from tests.faults.trial import Trial
+from tests.faults.working import working
 from tests.mirrors import Mirroring, equal_files
-from tests.service import Service, service_settings
-from tokenmill.app.local.broker import Broker
 from tokenmill.store import open_eras, partitions_in
 
 
 @pytest.mark.fault("mirror-killed", "partitions-added")
 @each_packing
 def test_killed_mirrors_copy_everything_once(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+    configured: Configured, tmp_path: Path, trial: Trial, packing: dict[str, Any]
 ) -> None:
     """By SIGKILL, at its start or while it follows; the last one takes new partitions up without a restart."""
-    settings = service_settings(
-        broker, topic(1), tmp_path, splits={"all": 1000}, era_blocks=40, session_timeout=2.0, **packing
-    )
+    settings = configured(1, splits={"all": 1000}, era_blocks=40, session_timeout=2.0, **packing)
     (stream,), store = settings.streams(), tmp_path / "mirror"
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(settings) as service:
         with Feeder(settings, trial.rng, burst=2):
             for _ in range(trial.rounds(1, 10 if packing else 40)):
                 with Mirroring(settings, store) as mirroring:

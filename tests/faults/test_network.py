@@ -30,6 +30,8 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import TopicError
 
+pytestmark = pytest.mark.needs("minutes")
+
 PRODUCE: Final = 0
 """The API's number."""
 COUNT_AT: Final = 57
@@ -108,8 +110,6 @@ class InFlight:
             self._now[request.connection, sent.topic, sent.partition] -= sent.records
 
 
-SPLITS = {"train": 900, "dev": 100}
-SESSION_SECONDS = 2.0
 BURST = 3
 """Documents at once: a backlog would only make every probe wait behind it."""
 FETCH = 1
@@ -127,7 +127,8 @@ class Network(NamedTuple):
     def settings(self, directory: Path, partitions: int) -> Settings:
         """Return settings for a raw topic of a test's own; they lead straight to the broker."""
         raw_topic = topics_on(self.broker, directory.name)(partitions)
-        return service_settings(self.broker, raw_topic, directory, session_timeout=SESSION_SECONDS, splits=SPLITS)
+        splits = {"train": 900, "dev": 100}
+        return service_settings(self.broker, raw_topic, directory, session_timeout=2.0, splits=splits)
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +152,16 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 @pytest.fixture(autouse=True)
 def mended(network: Network) -> Iterator[None]:
     """Leave the network whole, however a test ends."""
+    network.proxy.happened.clear()
     yield
     network.proxy.delay, network.proxy.swallowing = 0.0, False
     network.proxy.on_request = network.proxy.on_answer = unchanged
 
 
 @pytest.mark.fault("network-broken")
-@pytest.mark.needs("minutes")
 def test_far_brokers_get_larger_messages(network: Network, tmp_path: Path, trial: Trial) -> None:
     """What waits behind a slow acknowledgement goes as one message; all that is stored and published is right."""
     proxy, settings = network.proxy, network.settings(tmp_path, 1).model_copy(update={"message_bytes": 2048})
-    before = proxy.happened.copy()
     with Serving(settings, tmp_path, through=proxy.address) as service:
         assert_alive_again(service, trial)
         proxy.delay = 0.2
@@ -169,18 +169,16 @@ def test_far_brokers_get_larger_messages(network: Network, tmp_path: Path, trial
             time.sleep(trial.rounds(10, 60))
         proxy.delay = 0.0
         judge(service, trial)
-    trial.fired("frames delayed", (proxy.happened - before)["frames delayed"])
+    trial.fired("frames delayed", proxy.happened["frames delayed"])
     published = [len(kept.value or b"") for kept in read_topic(settings, settings.streams()[0].tokens_topic, 0)]
     assert max(published) > 4 * settings.message_bytes
 
 
 @pytest.mark.fault("network-broken")
 @pytest.mark.timeout(1800)
-@pytest.mark.needs("minutes")
 def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: Path, trial: Trial) -> None:
     """Delayed, reset, half open, under load: the service comes back by itself each time, all right at the end."""
     proxy, settings = network.proxy, network.settings(tmp_path, 2)
-    before = proxy.happened.copy()
     with Serving(settings, tmp_path, through=proxy.address) as service:
         assert_alive_again(service, trial)
         with Feeder(settings, trial.rng, burst=BURST):
@@ -197,17 +195,14 @@ def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: 
                 proxy.swallowing = False
                 assert_alive_again(service, trial)
         judge(service, trial)
-    for what, times in (proxy.happened - before).items():
-        trial.fired(what, times)
+    trial.faults += proxy.happened
     assert len(trial.faults) == 3, trial.faults
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("network-broken")
 async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(network: Network, trial: Trial) -> None:
     """A look that gets no answer ends with its connection: the next one has another, and finds the brokers."""
     proxy = network.proxy
-    before = proxy.happened.copy()
     async with AIOKafkaProducer(bootstrap_servers=proxy.address, request_timeout_ms=500) as client:
         prepare(client)
         assert await client.client.force_metadata_update()  # over the connection that is about to fall silent
@@ -217,12 +212,10 @@ async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(net
         began = time.monotonic()
         assert await client.client.force_metadata_update()
         trial.lived(time.monotonic() - began)
-    for what, times in (proxy.happened - before).items():
-        trial.fired(what, times)
+    trial.faults += proxy.happened
 
 
 @pytest.mark.fault("network-broken")
-@pytest.mark.needs("minutes")
 def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
     network: Network, tmp_path: Path, trial: Trial
 ) -> None:
@@ -240,8 +233,7 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
         swallowed += 1
         return None
 
-    service = Supervised(settings, tmp_path, limits, through=network.proxy.address)
-    try:
+    with Supervised(settings, tmp_path, limits, through=network.proxy.address) as service:
         assert_alive_again(service, trial)
         time.sleep(2 * limits.still)
         assert not any("ended" in event for event in service.events), "a quiet stream is no fault"
@@ -254,8 +246,6 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
         assert_alive_again(service, trial)
         flush_all(settings)
         judge(service, trial)
-    finally:
-        service.stop()
 
 
 class Liar:
@@ -293,7 +283,6 @@ class Liar:
 
 @pytest.mark.fault("send-failed")
 @pytest.mark.timeout(1800)
-@pytest.mark.needs("minutes")
 def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_path: Path, trial: Trial) -> None:
     """Whether what failed was written or not, its sender sends nothing after it; one message at a time is under way."""
     proxy, settings = network.proxy, network.settings(tmp_path, 1)

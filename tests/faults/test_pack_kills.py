@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -58,7 +57,8 @@ def started(
     folder: Path, store: Path, log: Path, *, packing: str = "concat", limit: int | None = None
 ) -> "subprocess.Popen[bytes]":
     """Start the command; no file may be larger than a ``limit``."""
-    command = [sys.executable, "-c", OFTEN, "pack", str(folder), "--store", str(store), "--tokenizer", "bytes"]
+    command = ["prlimit", f"--fsize={limit}"] if limit is not None else []
+    command += [sys.executable, "-c", OFTEN, "pack", str(folder), "--store", str(store), "--tokenizer", "bytes"]
     options = {
         "--sequence-length": 63,
         "--segment-blocks": 500,
@@ -68,13 +68,8 @@ def started(
     }
     command += [str(part) for pair in options.items() for part in pair]
     command += ["--processes", "2", "--on-error", "dead-letter", "--flush", "--end", "--json"]
-
-    def bound() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent, preexec_fn=bound)  # noqa: PLW1509
+        return subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
 
 
 def finished(process: "subprocess.Popen[bytes]", log: Path) -> dict[str, Any]:

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.harmful_step import HOLDS
 from tests.faults.oracle import PREFIX, judge, read_letters
 from tests.faults.supervised import Supervised
 from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Raw, send
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.in_flight import MOST_DEATHS
 from tokenmill.app.worker.watchdog import WatchLimits
@@ -24,19 +24,16 @@ TEXT = b"a text of some length, so that a few of them fill a block; "
 
 
 def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """No worker ends over it, the records around it and the other partition are milled, and `verify` says the same."""
     (tmp_path / "tokenizer.json").write_bytes(panicking())
-    settings = service_settings(
-        *(broker, topic(2), tmp_path), tokenizer=str(tmp_path / "tokenizer.json"), session_timeout=2.0
-    )
+    settings = configured(2, tokenizer=str(tmp_path / "tokenizer.json"), session_timeout=2.0)
     harmful = [HARMFUL.encode(), f"and {HARMFUL}".encode()]
     send(settings, [*(Raw(text) for text in [TEXT] * 20 + harmful + [TEXT] * 20), *(Raw(TEXT, 1) for _ in range(20))])
     flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         _, chains = judge(service, trial)
         assert mill.running
         trial.fired("tokenizer panicked", mill.log.count("retry-limit-in-match"))
@@ -51,20 +48,14 @@ def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(
 
 @pytest.mark.needs("minutes")
 def test_record_over_which_native_code_holds_the_interpreter_is_named_and_skipped(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """No heart beats then, so the supervisor kills the worker; what it noted tells which record."""
-    settings = service_settings(
-        *(broker, topic(2), tmp_path),
-        function="tests.faults.harmful_step:harmful",
-        session_timeout=2.0,
-        workers=1,
-    )
+    settings = configured(2, function="tests.faults.harmful_step:harmful", session_timeout=2.0, workers=1)
     (raw_topic,) = settings.raw_topics
     send(settings, [*(Raw(text) for text in [TEXT] * 20 + [HOLDS.encode()]), *(Raw(TEXT, 1) for _ in range(20))])
     flush_all(settings)
-    service = Supervised(settings, tmp_path, WatchLimits(heartbeat=4.0))
-    try:
+    with Supervised(settings, tmp_path, WatchLimits(heartbeat=4.0)) as service:
         service.wait_until(lambda: any("skip" in str(one["note"]) for one in service.supervisor.status().partitions))
         (said,) = [one["note"] for one in service.supervisor.status().partitions if one["note"]]
         assert f"offset 20 of {raw_topic}[0] (`tokenmill skip {raw_topic} 0 20`)" in said
@@ -76,5 +67,3 @@ def test_record_over_which_native_code_holds_the_interpreter_is_named_and_skippe
         _, chains = judge(service, trial)
         assert chains[0].dead == {20: "skipped"}
         trial.held("loud")
-    finally:
-        service.stop()

@@ -11,15 +11,14 @@ import pytest
 from tests.app.milling.decoding.registered import framed
 from tests.app.milling.decoding.test_json_schema_values import BRANCHES, nested
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import PREFIX, read_letters
 from tests.faults.trial import Trial
 from tests.odd_batches import GZIP, ODD, batch, record, send_through
 from tests.registry_servers import SmallRegistry, small_registry
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Raw, Service, in_own_loop, send
 from tokenmill.app.kafka.clients import producer
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.failed_records import skip
 from tokenmill.app.tools.verify import verify
@@ -114,7 +113,7 @@ def registry() -> Iterator[SmallRegistry]:
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("entry", ["tokenmill.app.cli", "tests.app.stock_aiokafka"])
 def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR0917 - fixtures
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, recipe: str, entry: str
+    registry: SmallRegistry, configured: Configured, tmp_path: Path, trial: Trial, recipe: str, entry: str
 ) -> None:
     """No worker ends, all that is sent is milled, and each has its letter; a record that is skipped, too."""
     others, neighbour, make = RECIPES[recipe]
@@ -123,7 +122,7 @@ def test_no_record_stops_another_whatever_stage_it_is_poison_for(  # noqa: PLR09
     for number, schema in enumerate(SCHEMAS):
         assert registry.register(f"pages-{number}", schema, "JSON") == number + 1
     own = {"tokenizer": str(tmp_path / "tokenizer.json"), "schema_registry_url": registry.url}
-    settings = service_settings(broker, topic(2), tmp_path, **own, **others)
+    settings = configured(2, **own, **others)
     send(settings, [Raw(neighbour, partition) for _ in range(20) for partition in (0, 1)])
     places = in_own_loop(lambda: send_all(settings, neighbour, poisons))
     flush_all(settings)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from tests import forked
 from tests.app.sources.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
-from tests.faults.oracle import read_letters
+from tests.faults.oracle import new_reader, read_letters, read_topic
 from tests.faults.trial import Trial
 from tests.forked import Forked, command
 from tests.service import in_own_loop
@@ -21,7 +21,7 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
-pytestmark = pytest.mark.fault("produce-killed")
+pytestmark = [pytest.mark.fault("produce-killed"), pytest.mark.needs("minutes")]
 
 PARTITIONS = 3
 ROWS = 900
@@ -53,17 +53,17 @@ class Topic:
 
     def __init__(self, broker: Broker, name: str) -> None:
         self.name = name
-        self._servers = {"bootstrap.servers": broker.bootstrap_servers}
-        self._consumer = Consumer({**self._servers, "group.id": name, "enable.partition.eof": True})
+        self._settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+        self._reader = new_reader(broker.bootstrap_servers)
 
     def length(self) -> int:
         """Return how many records there are, markers included."""
-        ends = (self._consumer.get_watermark_offsets(TopicPartition(self.name, p), 10)[1] for p in range(PARTITIONS))
+        ends = (self._reader.get_watermark_offsets(TopicPartition(self.name, p), 10)[1] for p in range(PARTITIONS))
         return sum(ends)
 
     def disturb(self, count: int) -> None:
         """Write to it as another producer does."""
-        producer = Producer(self._servers)
+        producer = Producer({"bootstrap.servers": self._settings.bootstrap_servers})
         for number in range(count):
             producer.produce(self.name, FOREIGN, partition=number % PARTITIONS)
             producer.poll(0)
@@ -71,22 +71,8 @@ class Topic:
 
     def documents(self) -> list[list[bytes]]:
         """Return the values in each partition, but those of others."""
-        found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-        self._consumer.assign([TopicPartition(self.name, number, 0) for number in range(PARTITIONS)])
-        ended = 0
-        while ended < PARTITIONS:
-            message = self._consumer.poll(10)
-            assert message is not None
-            if message.error():
-                ended += 1
-                continue
-            partition, value = message.partition(), message.value()
-            assert partition is not None
-            assert value is not None
-            if value != FOREIGN:
-                found[partition].append(value)
-        self._consumer.close()
-        return found
+        logs = (read_topic(self._settings, self.name, number, self._reader) for number in range(PARTITIONS))
+        return [[kept.value or b"" for kept in log if kept.value != FOREIGN] for log in logs]
 
 
 def produce(broker: Broker, topic: str, arguments: Sequence[str]) -> list[str]:
@@ -129,17 +115,9 @@ def kill_again_and_again(
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param([], id="as they come", marks=pytest.mark.needs("minutes")),
-        pytest.param(
-            ["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"],
-            id="shuffled",
-            marks=pytest.mark.needs("minutes"),
-        ),
-        pytest.param(
-            ["--key", "lang", "--where", "lang=a", "--metadata-fields", "lang"],
-            id="keyed and chosen",
-            marks=pytest.mark.needs("minutes"),
-        ),
+        pytest.param([], id="as they come"),
+        pytest.param(["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"], id="shuffled"),
+        pytest.param(["--key", "lang", "--where", "lang=a", "--metadata-fields", "lang"], id="keyed and chosen"),
     ],
 )
 def test_each_document_arrives_once_though_produce_is_killed(
@@ -166,7 +144,6 @@ def test_each_document_arrives_once_though_produce_is_killed(
     trial.held("exact", "complete", documents_produced=len(names))
 
 
-@pytest.mark.needs("minutes")
 def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -3,14 +3,12 @@
 import json
 import os
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.deadly_stages import HARMLESS, STAGES
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge
@@ -18,59 +16,41 @@ from tests.faults.serving import Serving
 from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
 from tests.forked import run
-from tests.service import Raw, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.scraping import ask
+from tests.service import Raw, send
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.in_flight import MOST_DEATHS
 
-pytestmark = pytest.mark.fault("record-kills")
+pytestmark = [pytest.mark.fault("record-kills"), pytest.mark.needs("minutes")]
 
 TEXT: Final = b"a text of some length, so that a few of them fill a block; "
 BEFORE: Final = 20
 """Records before the deadly one."""
-OTHERS: Final = [name for name in STAGES if name not in {"steps", "learn"}]
+TRIED: Final = [name for name in STAGES if name != "learn"]
 """Schemas need a registry: `tests.app.mill.test_deadly_records` tries that stage, too."""
 KILLED: Final = "killed by SIGKILL"
 
 
-def answer_of(service: Serving, path: str) -> str:
-    """Return what the service answers; nothing while nobody does."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/{path}", timeout=5) as answer:
-            return str(answer.read().decode())
-    except urllib.error.HTTPError as error:
-        return str(error.read().decode())
-    except OSError:
-        return ""
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["steps", *(pytest.param(name, marks=pytest.mark.needs("minutes")) for name in OTHERS)],
-)
-@pytest.mark.needs("minutes")
-def test_third_death_halts_one_partition_until_its_record_is_skipped(  # noqa: PLR0917 - fixtures
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch, name: str
+@pytest.mark.parametrize("name", TRIED)
+def test_third_death_halts_one_partition_until_its_record_is_skipped(
+    configured: Configured, tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """It is named with the command; the others go on; where a skip spares it nothing, a new start with more means."""
-    settings = service_settings(
-        *(broker, topic(3), tmp_path), function="tests.faults.deadly_stages:step", session_timeout=2.0, workers=2
-    )
+    settings = configured(3, function="tests.faults.deadly_stages:step", session_timeout=2.0, workers=2)
     (raw_topic,), stage = settings.raw_topics, STAGES[name]
     send(settings, [Raw(text, 0) for text in [TEXT] * BEFORE])
     send(settings, [Raw(stage.value, 0)])
     send(settings, [Raw(TEXT, at) for _ in range(BEFORE) for at in range(3)])
     with Serving(settings, tmp_path) as service:
-        service.wait_until(lambda: "tokenmill skip" in answer_of(service, "readyz?strict"))
-        said = answer_of(service, "readyz?strict")
+        service.wait_until(lambda: "tokenmill skip" in ask(service.port, "/readyz?strict").text)
+        said = ask(service.port, "/readyz?strict").text
         assert f"offset {BEFORE} of {raw_topic}[0] (`tokenmill skip {raw_topic} 0 {BEFORE}`)" in said
         began = time.monotonic()
         send(settings, [Raw(TEXT, at) for _ in range(BEFORE) for at in range(3)])
 
         def others_went_on() -> bool:
-            rows = [
-                row for row in json.loads(answer_of(service, "api/status"))["partitions"] if row["topic"] == raw_topic
-            ]
+            status = json.loads(ask(service.port, "/api/status").text)
+            rows = [row for row in status["partitions"] if row["topic"] == raw_topic]
             assert (rows[0]["state"], rows[0]["position"], rows[0]["why"] in said) == ("halted", BEFORE, True)
             return all(row["position"] == 2 * BEFORE for row in rows[1:])
 

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge, read_topic
 from tests.faults.trial import Trial
+from tests.faults.working import working
 from tests.forked import run
-from tests.service import Service, service_settings
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.wire.message import HEADER_NAME, decode_message
 
@@ -25,20 +24,16 @@ def other_producer(settings: Settings, **options: str) -> Producer:
 
 
 @pytest.mark.fault("source-gaps")
-def test_compressed_topics_are_read_and_flushed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_compressed_topics_are_read_and_flushed(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Batches of every codec, from another client; `tokenmill flush` brings the last tokens into blocks."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
+    settings = configured(2, session_timeout=2.0)
     (raw_topic,) = settings.raw_topics
     for codec in ("gzip", "lz4", "snappy", "zstd"):
         client = other_producer(settings, compression_type=codec)
         for number in range(40):
             client.produce(raw_topic, f"{codec} {number} ".encode() * 9, partition=number % 2)
         client.flush()
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
+    with working(settings) as service:
         service.wait_until_complete()
         assert run(["flush", raw_topic], tmp_path / "flush.log", settings.environment()).code == 0
         _, chains = judge(service, trial)
@@ -48,14 +43,12 @@ def test_compressed_topics_are_read_and_flushed(
 
 
 @pytest.mark.fault("source-gaps")
-def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_aborted_records_are_never_milled(configured: Configured, trial: Trial) -> None:
     """Only what was committed is milled; a carry's position goes past markers and aborted records at the end.
 
     Who takes over begins behind the last record all the same: what the log holds there now may be text.
     """
-    settings = service_settings(
-        broker, topic(), tmp_path, session_timeout=2.0, carry_seconds=0.5, splits={"train": 1000}
-    )
+    settings = configured(session_timeout=2.0, carry_seconds=0.5, splits={"train": 1000})
     (raw_topic,) = settings.raw_topics
     client = other_producer(settings, transactional_id=raw_topic)
     client.init_transactions(30)
@@ -65,9 +58,8 @@ def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, t
         client.flush()  # an aborted record must be in the log to be there at all
         (client.abort_transaction if value is ABORTED else client.commit_transaction)(30)
     second, end = 4, 8  # four records, a marker after each
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until(lambda: carried(settings) == (end, b"second"))
         mill.kill()
         (mill,) = service.mill()

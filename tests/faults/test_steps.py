@@ -1,26 +1,26 @@
 """A user's step that raises, hangs or kills its process; and the skip list, by which a person gets past it."""
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
 
-from tests.conftest import TopicFactory
 from tests.eras.judging import stops_of
-from tests.faults.failpoints import SIDES, SKIPPING, VARIABLE, Failpoint
+from tests.faults.conftest import Configured
+from tests.faults.failpoints import SIDES, SKIPPING, Failpoint
 from tests.faults.feeding import document, flush_all
 from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_letters
+from tests.faults.test_step_kills import Breakable
 from tests.faults.trial import Trial
+from tests.faults.working import working
 from tests.forked import run
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Raw, Service, in_own_loop, send
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import skip_request_record
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.kafka.token_topic import published_head
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.topic_changes import has_passed
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.failed_records import skip
@@ -29,7 +29,7 @@ from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError
 from tokenmill.wire.chain import Cursor
 
-pytestmark = pytest.mark.fault("step-fails")
+pytestmark = [pytest.mark.fault("step-fails"), pytest.mark.needs("minutes")]
 
 FUNCTION = "tests.faults.harmful_step:harmful"
 TEXT = b"a text of some length, so that a few of them fill a block; "
@@ -57,17 +57,13 @@ def in_force(settings: Settings, partition: int) -> list[set[int]]:
     return [read_control(settings, stream).skips.get(partition, set()) for stream in settings.streams()]
 
 
-@pytest.mark.needs("minutes")
-def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_hanging_step_stops_its_partition_until_its_record_is_skipped(configured: Configured, trial: Trial) -> None:
     """The record and the command are named, the other partition goes on; one that raises is a dead letter by itself."""
-    settings = service_settings(broker, topic(2), tmp_path, function=FUNCTION, session_timeout=2.0, carry_seconds=1.0)
+    settings = configured(2, function=FUNCTION, session_timeout=2.0, carry_seconds=1.0)
     (raw_topic,) = settings.raw_topics
     send(settings, [*(Raw(text) for text in texts(RAISES, HANGS)), *(Raw(TEXT, 1) for _ in range(20))])
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until(lambda: "hung" in str(mill.partitions.get(f"{raw_topic}/0", {}).get("halted")))
         reason = str(mill.partitions[f"{raw_topic}/0"]["halted"])
         assert reason in mill.log
@@ -88,29 +84,20 @@ def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
         flush_all(settings)
         _, chains = judge(service, trial)
         assert chains[0].dead == {20: "function_failed", 21: "skipped"}
-        assert_exception_is_told(settings)
+        letters = [dict(record.headers) for record in read_letters(settings, raw_topic)]
+        (failed,) = {h[f"{PREFIX}detail"] for h in letters if h[f"{PREFIX}reason"] == b"function_failed"}
+        assert failed == b"ValueError: the step's own words"
         trial.held("loud")
         trial.fired("step raised")
 
 
-def assert_exception_is_told(settings: Settings) -> None:
-    """Check that the dead letter of a step that raised says which error it was."""
-    letters = [dict(record.headers) for record in read_letters(settings, settings.raw_topics[0])]
-    (failed,) = {h[f"{PREFIX}detail"] for h in letters if h[f"{PREFIX}reason"] == b"function_failed"}
-    assert failed == b"ValueError: the step's own words"
-
-
-@pytest.mark.needs("minutes")
-def test_request_that_comes_too_late_changes_nothing(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_request_that_comes_too_late_changes_nothing(configured: Configured, trial: Trial) -> None:
     """A worker passed the record after `tokenmill skip` had looked: it stays milled, for workers and for verify."""
-    settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0)
+    settings = configured(session_timeout=2.0)
     send(settings, [Raw(TEXT)] * 20)
     flush_all(settings)
-    with Service(settings, tmp_path) as service:
-        service.segment()
-        (mill,) = service.mill()
+    with working(settings) as service:
+        mill, _ = service.workers
         service.wait_until_complete()
         for stream in settings.streams():
             in_own_loop(lambda: write_control(settings, stream.control_topic, [skip_request_record(0, 7)]))  # noqa: B023
@@ -125,13 +112,10 @@ def test_request_that_comes_too_late_changes_nothing(
         assert verify(settings, store=settings.store, processes=1).ok
 
 
-@pytest.mark.needs("minutes")
-def test_skips_race_with_mills(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_skips_race_with_mills(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Records are skipped while mills run past them: each is skipped by all, or milled by all."""
     # Small messages: one of a chain is in flight at a time, so that publishing takes seconds.
-    settings = service_settings(
-        *(broker, topic(2), tmp_path), session_timeout=2.0, splits={"train": 900, "dev": 100}, message_bytes=200
-    )
+    settings = configured(2, session_timeout=2.0, splits={"train": 900, "dev": 100}, message_bytes=200)
     (raw_topic,) = settings.raw_topics
     with Service(settings, tmp_path) as service:
         service.segment()
@@ -175,20 +159,16 @@ async def head_of(settings: Settings, tokens_topic: str, partition: int) -> Curs
 
 
 @pytest.mark.fault("step-killed")
-@pytest.mark.needs("minutes")
-def test_mill_killed_while_it_takes_over_a_skip(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_mill_killed_while_it_takes_over_a_skip(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """The record stands on the skip list of none of its streams, of one, or of both: it is skipped in both."""
     points = [Failpoint(SKIPPING[0], side, nth) for side in SIDES for nth in (1, 2)]
     for number, point in enumerate(trial.rng.sample(points, trial.rounds(1, 4))):
         directory = tmp_path / str(number)
         directory.mkdir()
-        settings = service_settings(
-            broker, topic(), directory, session_timeout=1.5, splits={"train": 500, "dev": 500}, function=FUNCTION
+        settings = configured(
+            store=directory / "store", session_timeout=1.5, splits={"train": 500, "dev": 500}, function=FUNCTION
         )
-        with Service(settings, directory) as service:
-            service.entry = "tests.faults.failpoints"
+        with Breakable(settings, directory) as service:
             service.segment()
             (mill,) = service.mill()
             service.wait_until(lambda: bool(mill.partitions))  # noqa: B023
@@ -196,8 +176,7 @@ def test_mill_killed_while_it_takes_over_a_skip(
             send(settings, [Raw(text) for text in texts(KILLS)])
             flush_all(settings)
             in_own_loop(lambda: skip(settings, settings.raw_topics[0], 0, 20))  # noqa: B023
-            (mill,) = service.mill(environment={VARIABLE: str(point)})
-            assert service.wait_until_ended(mill) == -signal.SIGKILL, mill.log
+            service.mill_until(point)
             trial.fired(f"mill SIGKILL {point}")
             service.mill()
             service.wait_until(lambda: in_force(settings, 0) == [{20}] * 2)  # noqa: B023

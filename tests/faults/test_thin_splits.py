@@ -12,7 +12,8 @@ from tests.faults.configuring import configure
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import Kept, assert_store_equal, expected_chains, read_topic, store_is_complete
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
+from tests.faults.working import working
+from tests.service import Raw, Worker, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -60,9 +61,8 @@ def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -
         feed("thin", WORDS)
         feed("train", "what most of the text is; ", 200)
         before = read_topic(settings, raw_topic, 0)
-        with Service(settings, tmp_path) as service:
-            service.segment()
-            (mill,) = service.mill()
+        with working(settings) as service:
+            mill, _ = service.workers
             service.wait_until(lambda: carried(mill, raw_topic) == {len(before)})
             configure(settings, raw_topic, "retention.ms", "1")
             service.wait_until(gone([raw_topic], lambda first, end: first == end))

@@ -5,31 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge, read_topic
 from tests.faults.test_zombies import is_waiting, owned_blocks
 from tests.faults.trial import Trial
-from tests.service import Service, Worker, service_settings
+from tests.service import Service, Worker
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.kafka.topics import ensure_topics
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.errors import FingerprintError
 from tokenmill.recipe import GENESIS_KEY
+
+pytestmark = pytest.mark.needs("minutes")
 
 BLOCKS = 50
 """Of each chain, before the second one comes: enough that it repeats some."""
 
 
 @pytest.mark.fault("store-shared")
-@pytest.mark.needs("minutes")
 def test_second_group_on_a_store_waits_and_names_who_holds_it(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+    configured: Configured, tmp_path: Path, trial: Trial
 ) -> None:
     """Two workers of one group share a store; those of another group on it get nothing until the first have ended."""
-    settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    settings = configured(4, session_timeout=2.0, splits={"train": 1000})
     with Service(settings, tmp_path) as service:
         with Feeder(settings, trial.rng):
             service.mill()
@@ -57,12 +57,9 @@ def all_write(worker: Worker) -> bool:
 
 
 @pytest.mark.fault("stream-shared")
-@pytest.mark.needs("minutes")
-def test_mills_of_two_groups_write_the_same_stream_once(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_mills_of_two_groups_write_the_same_stream_once(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Every block stands there twice, cut in different messages and equal; readers drop one and count it."""
-    settings = service_settings(broker, topic(3), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
+    settings = configured(3, session_timeout=2.0, splits={"train": 900, "dev": 100})
     with Service(settings, tmp_path) as service:
         segment = service.segment()
         with Feeder(settings, trial.rng):
@@ -99,13 +96,12 @@ async def settle_first(settings: Settings) -> FingerprintError | None:
     return None
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("genesis-raced")
-async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+async def test_one_genesis_wins_a_race(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Of two that find the control topic empty, the first to write wins; the other is refused, or is content."""
     races, same = 0, 0
     for number in range(trial.rounds(3, 30)):
-        one = service_settings(broker, topic(), tmp_path)
+        one = configured()
         for two, refused in ((one.model_copy(update={"min_chars": number + 1}), 1), (one, 0)):
             suffix = {"stream_suffix": f"-{refused}"}
             rivals = [one.model_copy(update=suffix), two.model_copy(update=suffix)]
@@ -123,13 +119,10 @@ async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_
     trial.held("loud")
 
 
-@pytest.mark.needs("minutes")
 @pytest.mark.fault("genesis-raced")
-def test_mill_with_other_settings_loses_the_race(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_mill_with_other_settings_loses_the_race(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Two mills start on a new stream with different settings: one ends with the code for it, the other mills."""
-    one = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
+    one = configured(2, session_timeout=2.0)
     two = one.model_copy(update={"min_chars": 3, "group": "another"})
     with Service(one, tmp_path) as service:
         service.mill()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import Trial
-from tests.service import Service, Worker, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.faults.working import working
+from tests.service import Service, Worker
 
 GRACE_SECONDS = 15.0
 """What the supervisor gives a worker between SIGTERM and SIGKILL."""
@@ -27,22 +27,19 @@ RESUMED = '"truncated_bytes": '
 
 @pytest.mark.needs("minutes")
 @pytest.mark.fault("worker-terminated")
-def test_terminated_workers_leave_nothing_behind(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_terminated_workers_leave_nothing_behind(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """They end with code 0 in time; the next ones cut nothing off, and write nothing that was written before."""
-    settings = service_settings(broker, topic(4), tmp_path, session_timeout=6.0, splits={"train": 900, "dev": 100})
-    with Service(settings, tmp_path) as service:
+    settings = configured(4, session_timeout=6.0, splits={"train": 900, "dev": 100})
+    with working(settings, 2) as service:
         with Feeder(settings, trial.rng):
-            for start in (service.mill, service.segment):
-                start()
-                start()
             rounds = trial.rounds(1, 20)
             for role in trial.rng.sample(["mill", "segment"] * rounds, 2 * rounds):
                 service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
                 worker = trial.rng.choice(busy(service, role) or workers(service, role))  # a rebalance may have begun
                 time.sleep(trial.rng.uniform(0, 1))
-                terminate(service, worker, trial)
+                assert worker.stop(GRACE_SECONDS) == 0, worker.log
+                service.workers.remove(worker)
+                trial.fired(f"{role} SIGTERM")
                 service.mill() if role == "mill" else service.segment()
         account, _ = judge(service, trial)
         assert account.duplicates == 0
@@ -56,22 +53,13 @@ def workers(service: Service, role: str) -> list[Worker]:
     return [worker for worker in service.workers if worker.role == role]
 
 
-def terminate(service: Service, worker: Worker, trial: Trial) -> None:
-    """End a worker as a supervisor does; it has ended in order on return, and is forgotten."""
-    assert worker.stop(GRACE_SECONDS) == 0, worker.log
-    service.workers.remove(worker)
-    trial.fired(f"{worker.role} SIGTERM")
-
-
 @pytest.mark.fault("workers-scaled")
 @pytest.mark.needs("minutes")
-def test_workers_come_and_go_under_load(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+def test_workers_come_and_go_under_load(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """From one of each role to four and back, a change every two seconds, some of them in the middle of another."""
-    settings = service_settings(broker, topic(6), tmp_path, session_timeout=3.0, splits={"train": 900, "dev": 100})
-    with Service(settings, tmp_path) as service:
+    settings = configured(6, session_timeout=3.0, splits={"train": 900, "dev": 100})
+    with working(settings) as service:
         with Feeder(settings, trial.rng):
-            service.mill()
-            service.segment()
             service.wait_until(lambda: bool(busy(service, "mill") and busy(service, "segment")))
             for _ in range(trial.rounds(1, 10)):
                 for step in (1, -1):

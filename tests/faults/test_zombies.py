@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TopicFactory
+from tests.faults.alive import next_blocks
+from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import judge, token_messages
 from tests.faults.packings import each_packing
 from tests.faults.trial import Trial
-from tests.service import Raw, Service, Worker, send, service_settings
-from tokenmill.app.local.broker import Broker
+from tests.service import Raw, Service, Worker, send
 from tokenmill.app.settings import Settings
 from tokenmill.errors import LockedError
 from tokenmill.store.layout import PartitionLock, partition_directory
@@ -31,17 +31,15 @@ AHEAD = 20
 @pytest.mark.fault("mill-stopped")
 @each_packing
 def test_blocks_of_a_zombie_mill_are_dropped_by_number(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+    configured: Configured, tmp_path: Path, trial: Trial, packing: dict[str, Any]
 ) -> None:
     """A mill that is stopped with messages on their way may send them after another wrote the blocks, cut otherwise.
 
     The zombie's message ends inside one of the heir's, which goes on where the zombie's cursor never was.
     """
     # The zombie's messages are small: one of a chain is in flight at a time, so that publishing takes seconds.
-    settings = service_settings(
-        broker,
-        topic(4),
-        tmp_path,
+    settings = configured(
+        4,
         session_timeout=SESSION_SECONDS,
         splits={"train": 500, "dev": 500},
         message_bytes=OTHER_MESSAGE_BYTES,
@@ -53,12 +51,12 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         segment = service.segment()
         service.settings = settings.model_copy(update={"message_bytes": MESSAGE_BYTES})
         (zombie,) = service.mill()
-        service.wait_until(lambda: any(published(zombie).values()))
+        service.wait_until(lambda: any(next_blocks(zombie).values()))
         zombie.pause()
-        before = published(zombie)
+        before = next_blocks(zombie)
         service.settings = settings
         (heir,) = service.mill()
-        service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
+        service.wait_until(lambda: all(next_blocks(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
         zombie.resume()
         account, chains = judge(service, trial)
         # How many of its messages still come through is chance: it ends where it reads that another wrote after it.
@@ -70,22 +68,11 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         service.wait_until(lambda: segment.beats.counted("duplicates") >= account.duplicates)
 
 
-def published(worker: Worker) -> dict[tuple[str, str], int]:
-    """Return the next block of every chain of a mill worker."""
-    return {
-        (name, split): chain["block"]
-        for name, partition in worker.partitions.items()
-        for split, chain in partition["chains"].items()
-    }
-
-
 @pytest.mark.fault("segment-worker-stopped")
 @pytest.mark.needs("minutes")
-def test_stopped_segment_worker_keeps_its_directories(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
+def test_stopped_segment_worker_keeps_its_directories(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """Who takes over from a stopped segment worker says what it waits for, and writes nothing until it may."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=SESSION_SECONDS, splits={"train": 1000})
+    settings = configured(2, session_timeout=SESSION_SECONDS, splits={"train": 1000})
 
     with Service(settings, tmp_path) as service:
         with Feeder(settings, trial.rng):

@@ -1,17 +1,14 @@
 """Our signatures beside those that datasketch computes, which shares no code with ours. `make test-peers` runs this."""
 
 import json
-import os
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.peers.curation.comparison import PACKAGES, ROOT
 from tests.peers.curation.corpus import documents
+from tests.peers.running import run_with
 from tokenmill.app.milling.duplicates.signatures import Near, sign
 
 pytestmark = pytest.mark.peers
@@ -26,9 +23,8 @@ def test_datasketch_recomputes_every_signature(tmp_path: Path) -> None:
     chosen = [text for text, good in zip(texts, has_shingles.tolist(), strict=True) if good]
     (tmp_path / "texts").write_text("".join(json.dumps(text) + "\n" for text in chosen))
 
-    command = [sys.executable, "-m", "tests.peers.curation.with_datasketch", "texts", "bands.npy"]
-    paths = os.pathsep.join([str(PACKAGES), str(ROOT)])
-    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths}, check=True)
+    call = ["-m", "tests.peers.curation.with_datasketch", tmp_path / "texts", tmp_path / "bands.npy"]
+    run_with("curation", *call)
 
     assert len(chosen) > 1000
     assert np.array_equal(np.load(tmp_path / "bands.npy"), signed[has_shingles, :-1])

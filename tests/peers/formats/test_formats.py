@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,34 +15,21 @@ import pytest
 
 from tests.exported import assert_blocks, assert_documents, begun
 from tests.milled_store import SHAPES, STREAM, milled_store
+from tests.peers.running import run_with
 from tokenmill.app.tools.describe import croissant, store_facts
 from tokenmill.app.tools.export import FormatChoice, What, export
 
 pytestmark = pytest.mark.peers
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ROOT / ".venv" / "peers" / "formats"
-
 
 def read(to: FormatChoice | Literal["tokens"], folder: Path, home: Path) -> list[dict[str, Any]]:
     """Return the rows that the format's own library reads."""
-    return list(json.loads(run_with_peers(["-m", "tests.peers.formats.read_rows", to, str(folder)], home)))
+    return list(json.loads(last_line(home, "-m", "tests.peers.formats.read_rows", to, folder)))
 
 
-def run_with_peers(arguments: list[str], home: Path) -> str:
-    """Run Python in a process that has the libraries; return its last line."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
-        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
-        "CUDA_VISIBLE_DEVICES": "",
-        "HOME": str(home),  # litdata keeps what it read there
-        "TMPDIR": str(home),
-    }
-    ended = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        pytest.fail(ended.stdout + ended.stderr)
-    return ended.stdout.splitlines()[-1]
+def last_line(home: Path, *arguments: object) -> str:
+    """Run Python with the libraries, which keep what they read in ``home``; return the last line that it prints."""
+    return run_with("formats", *arguments, HOME=str(home), TMPDIR=str(home)).stdout.splitlines()[-1]
 
 
 @pytest.mark.timeout(300)
@@ -129,7 +115,7 @@ def test_mlcroissant_finds_no_error_in_a_description(tmp_path: Path, *, live: bo
     facts = store_facts(milled.path, STREAM, with_sha256=True)
     facts.live = live
     (tmp_path / "croissant.json").write_text(json.dumps(croissant(facts)))
-    told = json.loads(run_with_peers(["-c", CHECK, str(tmp_path / "croissant.json")], tmp_path))
+    told = json.loads(last_line(tmp_path, "-c", CHECK, tmp_path / "croissant.json"))
     assert told["errors"] == []
     assert (told["files"], bool(told["live"])) == (len(facts.segments), live)
     missing = {one.rpartition("/")[2].partition('"')[0] for one in told["warnings"]}

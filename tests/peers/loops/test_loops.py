@@ -5,11 +5,8 @@ it is done here. `make test-peers` runs these.
 """
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -19,11 +16,9 @@ import torch
 from tests.consumers.recording import rows_in
 from tests.consumers.scenes import OPEN_ERAS, era_store, expected, rows_of
 from tests.peers.loops.data import STEPS, dataset_of
+from tests.peers.running import ROOT, run_with
 
 pytestmark = pytest.mark.peers
-
-ROOT = Path(__file__).parents[3]
-PACKAGES = ROOT / ".venv" / "peers" / "loops"
 
 
 def test_models_of_transformers_take_dictionaries(tmp_path: Path) -> None:
@@ -33,16 +28,7 @@ def test_models_of_transformers_take_dictionaries(tmp_path: Path) -> None:
 
 def train(loop: str, *arguments: object) -> int:
     """Run one process of a loop; return how it ended."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
-        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [sys.executable, "-m", f"tests.peers.loops.{loop}", *map(str, arguments)]
-    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    if ended.returncode not in {0, -signal.SIGKILL}:
-        pytest.fail(ended.stdout + ended.stderr)
-    return ended.returncode
+    return run_with("loops", "-m", f"tests.peers.loops.{loop}", *arguments, HF_HUB_OFFLINE="1").returncode
 
 
 @pytest.mark.timeout(900)  # two processes that import for half a minute each, on a machine that does other things

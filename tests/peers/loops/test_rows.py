@@ -1,9 +1,6 @@
 """Rows are what `transformers` makes of a text with truncation and padding, id for id and mask for mask."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +10,7 @@ import pytest
 
 from tests.app.milling.packing.test_separate_packing import KINDS, mask_of
 from tests.mills import RECIPE, Source, cut_blocks, text
-from tests.peers.loops.test_loops import PACKAGES, ROOT
+from tests.peers.running import run_with
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.tokenizers import TokenizerFile
 
@@ -43,9 +40,5 @@ def test_rows_are_those_of_transformers(kind: str, row: int, tmp_path: Path) -> 
 
 def theirs(file: Path, padding: str, row: int) -> Any:
     """Return what the call gives, in a process that has the packages."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "tests.peers.loops.with_tokenizer", str(file), padding, str(row)]
-    ended = subprocess.run(
-        [*command, json.dumps(TEXTS)], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return json.loads(ended.stdout)
+    call = ["-m", "tests.peers.loops.with_tokenizer", file, padding, row, json.dumps(TEXTS)]
+    return json.loads(run_with("loops", *call, HF_HUB_OFFLINE="1").stdout)

@@ -5,9 +5,6 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from tests.app.buckets.scene import uploaded, whole_store
 from tests.app.sources.reading import found_in, reading_of, values
 from tests.app.tools.pack.packing import content, pack_into, require_equal, small_settings
 from tests.bucket.server import PROGRAMS, Server, login
+from tests.peers.running import run_with
 from tests.store.chains import STREAM
 from tokenmill.app.sources import find_sources
 from tokenmill.app.sources.items import Place
@@ -29,8 +27,6 @@ from tokenmill.store import open_partition
 
 pytestmark = pytest.mark.peers
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ROOT / ".venv" / "peers" / "objects"
 LINES = [json.dumps({"id": str(number), "text": f"text {number} " * 30}).encode() for number in range(9000)]
 JSONL = b"\n".join(LINES) + b"\n"
 FIRST = JSONL[: JSONL.index(b"\n", 100_000) + 1]
@@ -122,13 +118,7 @@ def test_objects_of_a_segment_are_read_by_other_libraries(bucket: Bucket, tmp_pa
     store = whole_store(tmp_path / "store")
     uploaded(store, Opened.open(f"{bucket.address}/{tmp_path.name}"))
     segment = f"{bucket.address}/{tmp_path.name}/{STREAM}/0/000000000008"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    command = [sys.executable, "-m", "tests.peers.objects.other_readers", segment, str(tmp_path / "cache")]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    call = ["-m", "tests.peers.objects.other_readers", segment, tmp_path / "cache"]
+    done = run_with("objects", *call, AWS_DEFAULT_REGION="us-east-1")
     wanted = open_partition(store, STREAM, 0).gather(range(8, 16)).tolist()
     assert [json.loads(line) for line in done.stdout.splitlines()] == [wanted, wanted]
