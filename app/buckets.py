@@ -289,8 +289,10 @@ class StreamCopy:
     def __init__(self, store: Store, stream: str, bucket: Bucket) -> None:
         """Let the store have the stream, and lock its eras.
 
-        Raises BucketError where the bucket holds no such stream, or does not answer; FingerprintError where the store's
-        stream of that name was made with other settings; and as `EraWriter.open`.
+        Raises:
+            BucketError: the bucket holds no such stream, or does not answer.
+            FingerprintError: the store holds a stream of that name that was made with other settings.
+            LockedError, DamagedError, DiskError: as `EraWriter.open`.
         """
         info = stream_of(bucket, stream)
         self.heads: Final = HeadLog(info)

@@ -209,8 +209,15 @@ def close_era(
     reaches, and the hashes between would have to be read from all messages before. With ``end``, the end marker is
     returned once no blocks are left, and before that an era of those that are.
 
-    ``log`` has the eras as they are on the control topic now. A token partition that ``extents`` lack, or that reaches
-    less far than the eras, as after a lost tail, is continued another time. ``now``: milliseconds since 1970.
+    Args:
+        log: the eras so far, as the control topic has them now.
+        extents: how far each token partition reaches. One that is missing, or reaches less far than the eras, as after
+            a lost tail, is continued another time.
+        now: milliseconds since 1970, for the record.
+        era_blocks: new blocks that close an era, 1 at least.
+        overdue: whether the oldest new block has waited long enough.
+        end: whether the stream is to be closed.
+
     """
     if log.ended:
         return None

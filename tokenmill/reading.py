@@ -375,9 +375,11 @@ async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     Takes the furthest cursor of the contiguous run at the end; where the source no longer reaches it, the run after
     a gap. Reads more, in the end everything, where the last messages do not settle it.
 
-    Raises GapError where blocks are missing and the source no longer holds their text; SourceError where it is not the
-    one that the chain was made of, or no longer reaches the cursor; DifferenceError, DamagedError or FingerprintError
-    where the token topic contradicts itself or the stream.
+    Raises:
+        GapError: blocks are missing and the source no longer holds their text.
+        SourceError: the source is not the one that the chain was made of, or no longer reaches the cursor.
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
     """
     while True:
         try:

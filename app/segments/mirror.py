@@ -357,10 +357,15 @@ class Mirror:
         keep_from: Sequence[Path] = (),
         progress: Callable[[Sequence[MirroredStream]], None] | None = None,
     ) -> None:
-        """Fill a store, whose lock the caller holds, with the streams ``names``; none: all that are settled.
+        """Mirror as the arguments say.
 
-        With ``once``, end with what is there at the beginning. What no state in the files ``keep_from`` needs is
-        retired. ``progress`` is called every `LOOK_SECONDS` with what each stream has and lacks.
+        Args:
+            settings: which brokers, and where metrics are served.
+            store: is filled by this process alone; the caller holds its lock.
+            names: of the streams; none: all that are settled on the brokers.
+            once: whether to end with what is there at the beginning.
+            keep_from: files with states; what none of them needs is retired (`keep_from`).
+            progress: is called every `LOOK_SECONDS` with what each stream has and lacks.
         """
         self.problems: list[Exception] = []
         """What only a person can remedy, and blocks that no source holds, as of the last look."""
@@ -384,9 +389,12 @@ class Mirror:
 
         Ends, also when it is cancelled, only after what was appended is committed and the store's files are closed.
 
-        Raises BrokerError where no broker answers at the beginning, for later one is waited for; TopicError where, with
-        ``once``, a stream is missing; InputError where a state to keep from is none, or one of another stream;
-        FingerprintError where the store's stream has other settings; SettingsError where the brokers refuse us.
+        Raises:
+            BrokerError: no broker answers at the beginning; later, one is waited for.
+            TopicError: with ``once``, a stream is missing.
+            InputError: a state to keep from is none, or one of another stream or fingerprint.
+            FingerprintError: the store holds a stream of that name that was made with other settings.
+            SettingsError: the brokers refuse us.
         """
         try:
             async with asyncio.TaskGroup() as group:

@@ -74,11 +74,19 @@ class DomainOrder:
     def __init__(
         self, deduplication: Deduplication, base: SliceStart, whole: int | None = 0, directory: Path | None = None
     ) -> None:
-        """Begin at a slice, or at a note, where ``base`` is known.
+        """Begin at a slice, or at a note.
 
-        From the offset ``whole`` on, the window is whole; None: ``directory`` has it. Without a ``directory``, its
-        files have no names. Raises DamagedError where the folder lacks some of the window, DiskError where there is no
-        room for it, SettingsError where numba is not installed.
+        Args:
+            deduplication: What a duplicate is.
+            base: What is known there.
+            whole: The offset from which on the window is whole; None: ``directory`` has it.
+            directory: Where the window's files go; None: they have no names.
+
+        Raises:
+            DamagedError: the folder lacks some of the window.
+            DiskError: there is no room for the window.
+            SettingsError: numba is not installed.
+
         """
         self.verdict_ends: dict[Source, VerdictEnd] = dict(base.verdict_ends)
         """How far each raw partition is judged."""
@@ -295,8 +303,11 @@ class Rebuilding:
     async def run(self) -> Rebuilt:
         """Read what is out and what was signed, and return what is known behind all that is out.
 
-        Raises DifferenceError where the signature log lost messages of which verdicts are out, or these hold two
-        histories; SourceError where the signature log or a verdict log no longer has the window.
+        Raises:
+            DifferenceError: the signature log lost messages of which verdicts are out, or these hold two histories.
+            SourceError: the signature log or a verdict log no longer has the window.
+            BrokerError: no broker answers.
+
         """
         async with consumer(self._settings) as signatures, consumer(self._settings) as verdicts:
             self._logs = await verdict_logs(verdicts, self._domain)

@@ -112,7 +112,7 @@ def _lengths(reader: PartitionReader) -> Counter[int]:
 
 def _trainers(address: str) -> list[dict[str, Any]]:
     rows: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-    connection = http.client.HTTPConnection(address, timeout=2.0)
+    connection = http.client.HTTPConnection(address, timeout=2.0)  # a page is waiting
     try:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read(1 << 20).decode()
@@ -125,4 +125,5 @@ def _trainers(address: str) -> list[dict[str, Any]]:
         rows.clear()
     finally:
         connection.close()
+    # a page has no room for more of one address
     return [*rows.values()][:64] or [{"at": address, "labels": {}, "error": "says nothing of a trainer"}]

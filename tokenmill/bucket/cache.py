@@ -401,9 +401,14 @@ FETCHERS.append(_fetch)
 def open_folder(address: str, path: Path, most_bytes: int | None, streams: Sequence[str] = ()) -> Path:
     """Let a folder be a store that has the ``streams`` of a bucket, or all, as of its newest heads.
 
-    Several processes may use the folder, again and again. It keeps ``most_bytes`` of segments; None: all that are read.
-    Raises BucketError where the bucket holds no such stream, does not answer, or does not hold what was uploaded;
-    DifferenceError, FingerprintError, StoreError or DiskError where the folder is another bucket's, or unusable.
+    Args:
+        address, streams: of the bucket, and which of its streams.
+        path: the folder; the same one is used again, also by several processes.
+        most_bytes: of segments that it keeps; None: all that are read.
+
+    Raises:
+        BucketError: the bucket holds no such stream, does not answer, or does not hold what was uploaded.
+        DifferenceError, FingerprintError, StoreError, DiskError: the folder is of another bucket, or cannot be used.
     """
     bucket, store = Bucket.open(address), Store.open_or_create(path, _AGAIN)
     names = streams or streams_of(bucket)

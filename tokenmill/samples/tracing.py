@@ -340,8 +340,9 @@ class MixtureTracer:
     ) -> None:
         """Open the streams that a state names: each in the store that ``stores`` has for it, or else in ``store``.
 
-        Raises InputError where it is no state of a mixture, or one over other streams or content, or no stream has such
-        a name; StoreError or DamagedError where the store lacks a stream, or the files are damaged.
+        Raises:
+            InputError: it is no state of a mixture, or one over other streams or content; or no stream has such a name.
+            StoreError, DamagedError: the store lacks a stream, or the files are damaged.
         """
         try:
             (self._schedule,) = map(Schedule.read, state["schedule"])

@@ -518,8 +518,11 @@ def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -
 
     A position needs the whole era of its next sample, because an era is shuffled as a whole, and all later eras; while
     passes are left after the current one, all of the sequence's eras. Where the era is not known yet, or the sequence
-    is at its end, it needs the blocks after the last era that it has used. Raises InputError where a position is one in
-    another stream, or in one of that name with other settings or text; DamagedError where the eras are damaged.
+    is at its end, it needs the blocks after the last era that it has used.
+
+    Raises:
+        InputError: a position is one in another stream, or in one of that name with other settings or text.
+        DamagedError: the store's eras are damaged.
     """
     every = [_needed(store, info, position) for position in positions]
     shortest = min((len(needed) for needed in every), default=0)

@@ -350,8 +350,10 @@ def seal(
 
     A crash at any moment leaves it as it was, or sealed: the same bytes of the indexes are written again. The data is
     read back, so that a manifest never describes bytes that changed after their commit. ``written``: the CRCs that the
-    writer of the whole segment computed; then only a file that differs is read block by block. Raises DamagedError
-    where tokens or document table are missing, or not what was committed.
+    writer of the whole segment computed; then only a file that differs is read block by block.
+
+    Raises:
+        DamagedError: tokens or document table are missing, or not what was committed.
     """
     try:
         if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):

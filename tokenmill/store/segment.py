@@ -173,10 +173,13 @@ def marks_of(identity: Identity, blocks: int) -> Marks:
 
 
 def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: bool) -> Numbers:
-    """Return those of the blocks ``rows`` that are not what their CRCs say, and mark those that are.
+    """Return those of some blocks that are not what their CRCs say, and mark those that are.
 
-    ``tokens`` are those of a whole file, ``[blocks, block_tokens]``, contiguous; ``rows`` ascend, each once, and none
-    is marked. ``whole``: all blocks will be wanted soon, so neighbours are looked at, too.
+    Args:
+        tokens: of all blocks of a file, ``[blocks, block_tokens]``, contiguous.
+        crcs, marks: of the blocks.
+        rows: the blocks to look at: ascending, each once, none of them marked.
+        whole: whether all blocks will be wanted soon, so that their neighbours are looked at, too.
     """
     size = tokens.strides[0]
     data = tokens.view(np.uint8).reshape(-1).data

@@ -91,12 +91,16 @@ async def pack(
     empty topic with ``plan.partitions`` partitions, a mill and a segment worker make. Killed or interrupted, the same
     call goes on. ``progress`` is called a few times a second and at the end.
 
-    Raises SettingsError where a setting cannot be used, or has no meaning without Kafka; InputError where the sources
-    have changed since the run began, the store holds another run's documents, or ``plan.on_error`` is ``fail`` and a
-    document cannot be used (what came before it is packed); FingerprintError where the store's stream of that name was
-    made with other settings; StoreError where it was filled from Kafka; LockedError where another process fills the
-    store; DiskError where it cannot be written to (what was committed is kept); and EngineError where the fast engine
-    contradicts the reference.
+    Raises:
+        SettingsError: a setting cannot be used, or has no meaning without Kafka.
+        InputError: the sources have changed since the run began, the store holds another run's documents, or
+            ``plan.on_error`` is ``fail`` and a document cannot be used; what came before it is packed.
+        FingerprintError: the store holds a stream of that name that was made with other settings.
+        StoreError: a stream of that name was filled from Kafka.
+        LockedError: another process fills the store.
+        DiskError: it cannot be written to; what was committed is kept.
+        EngineError: the fast engine contradicts the reference.
+
     """
     raw_topic = plan.raw_topic
     topic_plan = await asyncio.to_thread(plan_pack, settings, raw_topic, plan.partitions)

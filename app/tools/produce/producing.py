@@ -188,11 +188,15 @@ async def produce(
     called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a
     first part of each partition's documents; with an identity, the next call sends the others, and none twice.
 
-    Raises TopicError where there is no such topic, or it takes no records; BrokerError where no broker answers, and
-    says how many documents were acknowledged; ClockError where the brokers do not take this machine's time; InputError
-    where ``plan.on_error`` is ``fail``, and a document cannot be used, or the brokers refuse its record (all before it
-    are acknowledged), where the sources have changed since the run began, or another call has taken the run over; and
-    SourceError where the topic no longer holds what says where the run continues.
+    Raises:
+        TopicError: there is no such topic, or it takes no records.
+        BrokerError: no broker answers; says how many documents were acknowledged.
+        ClockError: the brokers do not take this machine's time.
+        InputError: ``plan.on_error`` is ``fail``, and a document cannot be used, or the brokers refuse its record; all
+            before it are acknowledged. Or the sources have changed since the run began, and how; or another call has
+            taken the run over.
+        SourceError: the topic no longer holds what says where the run continues.
+
     """
     plan = plan or RunPlan()
     count = await partition_count(settings, topic)
