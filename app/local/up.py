@@ -21,8 +21,12 @@ from .broker import Broker, download
 from .live_view import LiveScene, LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at whether the broker's process exists; a look reads a file and a line of the kernel's."""
 PAUSE_SECONDS: Final = 10.0
 """Between two attempts to start the broker: a full disk or a taken port waits for a person."""
+END_SECONDS: Final = 0.2
+"""Between two attempts to end a broker that is just starting, and no longer wanted."""
 log = structlog.get_logger(__name__)
 
 
@@ -94,8 +98,8 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
 async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:
     """Start ``broker`` again whenever it has ended, until cancelled, when no start is under way; tell ``say`` of it."""
     while True:
-        await asyncio.sleep(1.0)
-        if broker.running:  # which reads a file and a line of the kernel's
+        await asyncio.sleep(LOOK_SECONDS)
+        if broker.running:
             continue
         log.error("Kafka ended", directory=str(broker.directory))
         say(f"Kafka ended by itself or was killed ({broker.log_path} may say why); starting it again")
@@ -118,6 +122,6 @@ async def _start(broker: Broker) -> None:
     except asyncio.CancelledError:
         while not starting.done():
             await asyncio.to_thread(broker.kill)  # so that `Broker.start` returns
-            await asyncio.wait({starting}, timeout=0.2)
+            await asyncio.wait({starting}, timeout=END_SECONDS)
         starting.exception()  # retrieved, so that asyncio does not log it
         raise
