@@ -58,7 +58,7 @@ async def open_writer(
             return await _opened(store, stream, partition)
         except LockedError as error:
             wait("waiting for the directory", error)
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.25)  # another process lets go of a lock as it ends, which is a matter of seconds
         except DiskError as error:
             wait("waiting for the disk", error)
             await asyncio.sleep(backoff.next())

@@ -192,7 +192,7 @@ class StreamFlow:
         while True:
             if partition.halt:
                 client.pause(tp)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.0)  # a person ends the reason of a halt; a look costs two calls of the system
                 if partition.may_go_on():
                     await partition.resume()
                 continue

@@ -301,7 +301,11 @@ def _size(path: Path) -> int:
 
 
 class EraWriter(layout.Closing):
-    """The one writer of a stream's eras in a store, with the lock; as a `PartitionWriter`, closed by what fails."""
+    """The one writer of a stream's eras in a store, from `open` to `close`, with the lock; not for several threads.
+
+    When a write or a sync fails, it is closed: what a failed sync left on the disk is unknown, and only a new `open`,
+    which recovers, may go on.
+    """
 
     def __init__(self, directory: Path, info: StreamInfo, lock: layout.PartitionLock) -> None:
         """Recover in the locked directory; callers use `open`."""
