@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
@@ -156,10 +155,6 @@ def keep_loaded() -> None:
     gc.freeze()
 
 
-STARTING: SpawnContext | ForkServerContext = multiprocessing.get_context("spawn")
-"""The start method of side processes: spawn, so that no lock or connection is copied. Tests replace it."""
-
-
 @contextmanager
 def side_processes(
     count: int, name: str, work: Callable[[Connection], None]
@@ -171,10 +166,11 @@ def side_processes(
     never ends there.
     """
     workers: dict[Connection, BaseProcess] = {}
+    context = multiprocessing.get_context("spawn")  # no lock or connection is copied
     try:
         for number in range(count):
-            mine, theirs = STARTING.Pipe()
-            process: BaseProcess = STARTING.Process(target=work, args=(theirs,), name=f"{name} {number}", daemon=True)
+            mine, theirs = context.Pipe()
+            process: BaseProcess = context.Process(target=work, args=(theirs,), name=f"{name} {number}", daemon=True)
             with _shielded():
                 process.start()
             theirs.close()

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import itertools
 import logging
-import multiprocessing
 import os
 import re
 import shutil
@@ -21,10 +20,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
 
-from tests.forked import SideForks
 from tests.java_cache import VARIABLE, java_options
 from tests.shared_broker import WORKER, shared_broker, shared_directory
-from tokenmill.app import processes
 from tokenmill.app.local import broker as broker_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.processes import collect_seldom
@@ -48,9 +45,6 @@ SHARES: Final = 16
 """More than there are processes of tests."""
 
 os.environ.setdefault(VARIABLE, java_options())
-
-# A test that is to have what users have asks for `spawning`.
-processes.STARTING = SideForks()
 
 # Of all ports that brokers may have, each process draws from its own share: several secured brokers start at once.
 broker_settings.PORTS = broker_settings.PORTS[int(os.environ.get(WORKER, "gw0")[2:]) % SHARES :: SHARES]
@@ -215,12 +209,6 @@ def logging_restored() -> Iterator[None]:
     """Leave logging as it was: whatever sets it up here writes to an output that is closed for the next test."""
     with logging_kept():
         yield
-
-
-@pytest.fixture
-def spawning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `verify` and `pack` start processes beside this one as they do for users."""
-    monkeypatch.setattr(processes, "STARTING", multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 from typing import Final, Self
 
-from tests.forked import command
+from tests.commands import command
 from tokenmill.app.settings import Settings
 
 EQUAL: Final = ("*/*.bin", "*/*.docs", "*/*.json", "*/*.idx", "*/*.index", "eras.jsonl", "stream.json")

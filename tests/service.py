@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from tokenmill.documents import Record
 from tokenmill.errors import BrokerError, StoreError
 from tokenmill.store import open_partition
 
-from .forked import Forked
+from .commands import Command
 
 
 class Beats:
@@ -147,20 +146,8 @@ class Worker:
         self.beats = Beats()
         """What it tells a supervisor; the worker ends when we do, because its pipe does."""
         variables = {**os.environ, **settings.environment(), **environment}
-        self.process: Forked | subprocess.Popen[bytes]
-        with log.open("ab") as output, self.beats.descriptor() as descriptor:
-            if "PYTHONPATH" not in environment:
-                self.process = Forked(entry, [role], log, variables, inherited={HEARTBEAT_VARIABLE: descriptor})
-                return
-            self.process = subprocess.Popen(  # with other libraries than those that a fork has loaded
-                [sys.executable, "-m", entry, role],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**variables, HEARTBEAT_VARIABLE: str(descriptor)},
-                pass_fds=[descriptor],
-                start_new_session=True,
-            )
+        with self.beats.descriptor() as descriptor:
+            self.process = Command(entry, [role], log, variables, inherited={HEARTBEAT_VARIABLE: descriptor})
 
     @property
     def log(self) -> str:

@@ -15,7 +15,7 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from tests import forked
+from tests import commands
 from tests.app.buckets.scene import uploaded_to, whole_store
 from tests.app.buckets.test_mirrors import files
 from tests.app.buckets.test_upload_command import objects, without_heads
@@ -69,7 +69,7 @@ def found_in(address: str) -> dict[str, bytes]:
 
 def command(words: list[str], log: Path, environment: Mapping[str, str]) -> str:
     """Run a command to its end, which is a good one, and return what it said."""
-    told = forked.run(words, log, {**os.environ, **environment})
+    told = commands.run(words, log, {**os.environ, **environment})
     assert told.code == 0, told.said
     return told.said
 
@@ -106,7 +106,7 @@ def test_uploads_that_compete_are_killed_again_and_again(server: Server, bucket:
         there = f"{bucket}/{next(numbers)}"
         for _ in range(4):
             words = [["upload", "--store", str(store), "--to", there] for store in stores]
-            running = [forked.command(each, tmp_path / "log", {**os.environ}) for each in words]
+            running = [commands.command(each, tmp_path / "log", {**os.environ}) for each in words]
             time.sleep(rng.uniform(0, 0.6))
             for process in running:
                 process.kill()
@@ -148,7 +148,7 @@ def test_a_way_that_fails_changes_nothing(
 
 def again(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
     """Call a command until it ends well; before, it says that the bucket failed, with its code."""
-    while (told := forked.run(words, log, {**os.environ, **environment})).code:
+    while (told := commands.run(words, log, {**os.environ, **environment})).code:
         assert told.code == 16, told.said
 
 
@@ -162,7 +162,7 @@ def test_a_login_or_a_region_that_is_wrong_is_named(
 ) -> None:
     """With the address, and what to check or what the server says."""
     call = ["upload", "--store", str(whole_store(tmp_path / "store")), "--to", bucket]
-    told = forked.run(call, tmp_path / "log", {**os.environ, **login(server.address), **wrong})
+    told = commands.run(call, tmp_path / "log", {**os.environ, **login(server.address), **wrong})
     assert (told.code, bucket in told.said, words in told.said) == (16, True, True), told.said
     assert found_in(bucket) == {}
 
@@ -174,11 +174,11 @@ def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, buc
     words = ["upload", "--store", str(store), "--to", bucket]
     with Way(server.address, 0, 0.0) as way:
         way.expires_after = 9
-        told = forked.run(words, tmp_path / "log", {**os.environ, **login(way.address)})
+        told = commands.run(words, tmp_path / "log", {**os.environ, **login(way.address)})
         assert way.fired["expired"]
         assert (told.code, bucket in told.said, "ExpiredToken" in told.said) == (16, True, True), told.said
         way.expires_after = None
-        assert forked.run(words, tmp_path / "log", {**os.environ, **login(way.address)}).code == 0
+        assert commands.run(words, tmp_path / "log", {**os.environ, **login(way.address)}).code == 0
     assert without_heads(found_in(bucket)) == without_heads(objects(uploaded_to(store, tmp_path / "share")))
 
 
@@ -188,6 +188,6 @@ def test_a_foreign_object_stops_an_upload(bucket: str, tmp_path: Path) -> None:
     store = whole_store(tmp_path / "store")
     name = f"{STREAM}/1/000000000000.bin"
     obstore.put(from_url(bucket), name, b"of somebody else")
-    told = forked.run(["upload", "--store", str(store), "--to", bucket], tmp_path / "log", {**os.environ})
+    told = commands.run(["upload", "--store", str(store), "--to", bucket], tmp_path / "log", {**os.environ})
     assert (told.code, f"{name} is another object" in told.said) == (16, True), told.said
     assert found_in(bucket)[name] == b"of somebody else"

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.brokers import OpenBroker
+from tests.commands import Command, command, run
 from tests.conftest import topics_on
 from tests.faults.alerting import (
     CONFIGURATION,
@@ -46,7 +47,6 @@ from tests.faults.alerting import (
 from tests.faults.proxy import Proxy
 from tests.faults.serving import Serving
 from tests.faults.test_lost_logs import delete_records
-from tests.forked import Forked, command, run
 from tests.mirrors import Mirroring
 from tests.scraping import ask, free_port
 from tests.secured import certified
@@ -122,7 +122,7 @@ class Scene:
     burst: int = 2
     """Records in a tenth of a second."""
     service: Serving = field(init=False)
-    roles: Mapping[str, Forked] = field(default_factory=dict)
+    roles: Mapping[str, Command] = field(default_factory=dict)
     ports: dict[str, dict[str, int]] = field(default_factory=lambda: {"services": {}, "trainers": {}})
 
     @property
@@ -158,7 +158,7 @@ class Scene:
         """Run `tokenmill serve` with the settings as they are."""
         self.service = self.stack.enter_context(Serving(self.settings, self.directory))
 
-    def role(self, role: str, **values: object) -> Forked:
+    def role(self, role: str, **values: object) -> Command:
         """Run a worker alone, as a container does."""
         port = self.ports["services"][role] = free_port()
         environment = self.settings.model_copy(update={"metrics_port": port, **values}).environment()

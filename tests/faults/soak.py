@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from tests.commands import Command, command
 from tests.conftest import topics_on
 from tests.faults.beside import beside
 from tests.faults.breaking import Breaker
@@ -31,7 +32,6 @@ from tests.faults.feeding import Feeder
 from tests.faults.oracle import Expected, Kept, judge, kept_of, new_reader, partitions_of, read_control, read_topic
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import ORACLES, Trial
-from tests.forked import Forked, command
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.milling.recipe_stages import reopen_stages
@@ -59,7 +59,7 @@ class Producing:
         self._file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         self._process = self._start("--rate", RATE)
 
-    def _start(self, *options: str) -> Forked:
+    def _start(self, *options: str) -> Command:
         servers = self._settings.bootstrap_servers
         words = ["produce", self._settings.raw_topics[0], str(self._file), "--bootstrap-servers", servers, *options]
         return command(words, self._file.with_name("produce.log"), {})

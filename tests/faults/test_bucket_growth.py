@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests import forked
+from tests import commands
 from tests.app.buckets.test_upload_command import words
 from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
@@ -35,7 +35,7 @@ class Host:
         self.rows: list[list[int]] = []
         self._begin: str | None = None
         self._address, self._stream, self._directory = address, stream, directory
-        self._ranks: list[forked.Forked] = []
+        self._ranks: list[commands.Command] = []
         self._files: list[Path] = []
 
     def start(self, world: int, step_seconds: float = 0.01) -> None:
@@ -91,7 +91,7 @@ def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
         service.wait_until((settings.store / stream.name).is_dir)
         host = Host(share.as_uri(), stream.name, tmp_path / "host")
         with Feeder(settings, trial.rng, burst=2):  # the log grows for minutes, and all of it is read at last
-            uploading = forked.command(upload, tmp_path / "upload.log", {})
+            uploading = commands.command(upload, tmp_path / "upload.log", {})
             service.wait_until((share / stream.name / "heads").is_dir)
             for number in range(trial.rounds(4, 24)):
                 host.start(WORLDS[number % len(WORLDS)])
@@ -100,11 +100,11 @@ def test_killed_ranks_of_a_bucket_that_a_service_fills_see_one_sequence(
                 if number % 2:
                     uploading.kill()
                     trial.fired("upload killed", uploading.wait(SECONDS) == -signal.SIGKILL)
-                    uploading = forked.command(upload, tmp_path / "upload.log", {})
+                    uploading = commands.command(upload, tmp_path / "upload.log", {})
                     shutil.rmtree(tmp_path / "host" / "cache")
                     trial.fired("deleted")
         judge(service, trial)
-        ended = forked.run(["close", stream.name, "--yes"], tmp_path / "close.log", settings.environment())
+        ended = commands.run(["close", stream.name, "--yes"], tmp_path / "close.log", settings.environment())
         assert ended.code == 0, ended.said
         host.start(WORLDS[1], 0.0)  # there is a lot
         host.finish()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests import forked
+from tests import commands
 from tests.app.buckets.scene import uploaded, uploaded_to, whole_store
 from tests.app.buckets.test_upload_command import objects, without_heads, words
 from tests.faults.trial import Trial
@@ -52,7 +52,7 @@ def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path
             assert without_heads(there).items() <= truth.items()
             if f"{STREAM}/heads/00000000" in there:
                 assert {name for name in truth if name not in there} == set()  # all of it is one head
-        assert forked.run(words(stores[0], share), tmp_path / "log", dict(os.environ)).code == 0
+        assert commands.run(words(stores[0], share), tmp_path / "log", dict(os.environ)).code == 0
         assert without_heads(objects(share)) == truth
         assert known(share.as_uri()).eras[-1].end
         trial.held("exact", "eras", objects=len(truth))
@@ -60,7 +60,7 @@ def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path
 
 
 def _kill_two(trial: Trial, stores: list[Path], share: Path, log: Path, aim: int) -> None:
-    running = [forked.command(words(store, share), log, {}) for store in stores]
+    running = [commands.command(words(store, share), log, {}) for store in stores]
     end = time.monotonic() + SECONDS
     while len(objects(share)) < aim and any(process.poll() is None for process in running):
         assert time.monotonic() < end
@@ -159,7 +159,7 @@ def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Pat
     store = whole_store(tmp_path / "store")
     address, cache = uploaded_to(store, tmp_path / "share").as_uri(), tmp_path / "cache"
     files = [tmp_path / f"rank{rank}" for rank in range(2)]
-    running: dict[int, forked.Forked] = {}
+    running: dict[int, commands.Command] = {}
     for _ in range(trial.rounds(3, 40)):
         _start_missing(running, address, cache, files)
         steps = _steps(files) + trial.rng.randint(1, 8)
@@ -182,7 +182,7 @@ def test_ranks_are_killed_and_their_cache_is_deleted(trial: Trial, tmp_path: Pat
     _require_all(trial, store, files)
 
 
-def _start_missing(running: dict[int, forked.Forked], address: str, cache: Path, files: list[Path]) -> None:
+def _start_missing(running: dict[int, commands.Command], address: str, cache: Path, files: list[Path]) -> None:
     for rank, file in enumerate(files):
         if rank not in running or running[rank].poll() not in {None, 0}:
             running[rank] = start_rank(address, cache, file, {**OPTIONS, "rank": rank, "world_size": len(files)})
@@ -203,13 +203,13 @@ def _steps(files: list[Path]) -> int:
 
 def start_rank(
     address: str, cache: Path, file: Path, options: Mapping[str, Any], stream: str = STREAM
-) -> forked.Forked:
+) -> commands.Command:
     """Start a rank that trains from a bucket, and writes its steps into a file (`tests.faults.bucket_rank`)."""
     arguments = [address, str(cache), str(file), json.dumps(options), stream]
-    return forked.Forked("tests.faults.bucket_rank", arguments, file.with_suffix(".log"), {**os.environ})
+    return commands.Command("tests.faults.bucket_rank", arguments, file.with_suffix(".log"), {**os.environ})
 
 
-def wait_for_ranks(ranks: Collection[forked.Forked], condition: Callable[[], bool]) -> None:
+def wait_for_ranks(ranks: Collection[commands.Command], condition: Callable[[], bool]) -> None:
     """Wait for a condition, or until all ranks have reached the stream's end."""
     end = time.monotonic() + SECONDS
     while not condition():

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from tests import forked
+from tests import commands
 from tests.app.sources.files import WRITERS, as_lines
+from tests.commands import Command, command
 from tests.conftest import TopicFactory
 from tests.faults.oracle import new_reader, read_letters, read_topic
 from tests.faults.trial import Trial
-from tests.forked import Forked, command
 from tests.service import in_own_loop
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
@@ -82,12 +82,12 @@ def produce(broker: Broker, topic: str, arguments: Sequence[str]) -> list[str]:
 
 def run(broker: Broker, topic: str, arguments: Sequence[str], log: Path) -> str:
     """Run a produce to its end, which must be a good one; return what it said."""
-    ended = forked.run(produce(broker, topic, arguments), log, {})
+    ended = commands.run(produce(broker, topic, arguments), log, {})
     assert ended.code == 0, ended.said
     return ended.said
 
 
-def wait_for(topic: Topic, length: int, process: Forked) -> None:
+def wait_for(topic: Topic, length: int, process: Command) -> None:
     """Wait until there are so many records, or the process ended."""
     deadline = time.monotonic() + WAIT_SECONDS
     while topic.length() < length and process.poll() is None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.commands import run
 from tests.faults.conftest import Configured
 from tests.faults.deadly_stages import HARMLESS, STAGES
 from tests.faults.feeding import flush_all
@@ -15,7 +16,6 @@ from tests.faults.oracle import judge
 from tests.faults.serving import Serving
 from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
-from tests.forked import run
 from tests.scraping import ask
 from tests.service import Raw, send
 from tokenmill.app.tools.verify import verify

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests import forked
+from tests import commands
+from tests.commands import Ended
 from tests.faults.conftest import Configured
 from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
-from tests.forked import Ended
 from tests.service import in_own_loop
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.fault("settings-changed")
 
 def run(role: str, settings: Settings, directory: Path, **environment: str) -> Ended:
     """Run a worker that is expected to refuse, to its end."""
-    return forked.run([role], directory / f"{role}.log", {**environment, **settings.environment()}, directory)
+    return commands.run([role], directory / f"{role}.log", {**environment, **settings.environment()}, directory)
 
 
 def assert_refused(ended: Ended, code: int, words: str, trial: Trial) -> None:

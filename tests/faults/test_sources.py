@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.commands import run
 from tests.faults.conftest import Configured
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge, read_topic
 from tests.faults.trial import Trial
 from tests.faults.working import working
-from tests.forked import run
 from tokenmill.app.settings import Settings
 from tokenmill.wire.message import HEADER_NAME, decode_message
 

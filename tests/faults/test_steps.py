@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from aiokafka import TopicPartition
 
+from tests.commands import run
 from tests.eras.judging import stops_of
 from tests.faults.conftest import Configured
 from tests.faults.failpoints import SIDES, SKIPPING, Failpoint
@@ -15,7 +16,6 @@ from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_lette
 from tests.faults.test_step_kills import Breakable
 from tests.faults.trial import Trial
 from tests.faults.working import working
-from tests.forked import run
 from tests.service import Raw, Service, in_own_loop, send
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import skip_request_record

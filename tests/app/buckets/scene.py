@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests import forked, mills
+from tests import commands, mills
 from tests.store.chains import STREAM, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.buckets import Upload
@@ -111,7 +111,7 @@ def uploaded_to(store: Path, share: Path) -> Path:
     return share
 
 
-def until(true: Callable[[], bool], process: forked.Forked) -> None:
+def until(true: Callable[[], bool], process: commands.Command) -> None:
     """Wait."""
     end = time.monotonic() + SECONDS
     while not true():

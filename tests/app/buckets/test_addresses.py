@@ -177,7 +177,6 @@ def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> N
     assert "`tokenmill mirror --store DIRECTORY --from s3://bucket/prefix`" in told.err
 
 
-@pytest.mark.usefixtures("spawning")
 def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path: Path, run: Run) -> None:
     """What would be both is refused, and stays as it is."""
     (empty := tmp_path / "empty").mkdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
+from tests import commands
 from tests.app.buckets.scene import (
     CHAINS,
     ERAS,
@@ -164,18 +164,18 @@ def test_the_command_once_and_killed(tmp_path: Path) -> None:
     share, copy, log, environment = tmp_path / "share", tmp_path / "copy", tmp_path / "log", dict(os.environ)
     share.mkdir()
     words = ["mirror", "--store", str(copy), "--from", share.as_uri()]
-    told = forked.run([*words, "--once"], log, environment)
+    told = commands.run([*words, "--once"], log, environment)
     assert (told.code, "holds no stream" in told.said) == (16, True), told.said
     store = whole_store(tmp_path / "store")
-    assert forked.run(["upload", "--store", str(store), "--to", share.as_uri()], log, environment).code == 0
+    assert commands.run(["upload", "--store", str(store), "--to", share.as_uri()], log, environment).code == 0
     for blocks in (1, 9, 17):
-        process = forked.command(words, log, {})
+        process = commands.command(words, log, {})
         try:
             until(lambda blocks=blocks: _blocks(copy) >= blocks, process)  # type: ignore[misc]
         finally:
             process.kill()
             assert process.wait(SECONDS) == -signal.SIGKILL
-    told = forked.run([*words, "--once"], log, environment)
+    told = commands.run([*words, "--once"], log, environment)
     assert told.code == 0, told.said
     assert f"{STREAM}: 50 blocks, 7 eras; complete" in told.said
     assert files(copy) == files(store)
@@ -186,12 +186,12 @@ def test_the_command_follows(tmp_path: Path) -> None:
     """From an empty bucket to the end of a stream; SIGTERM ends it in order."""
     share, copy = tmp_path / "share", tmp_path / "copy"
     share.mkdir()
-    process = forked.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})
+    process = commands.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})
     try:
         for eras in (4, len(STOPS) + 1):
             store = store_with(tmp_path / f"store{eras}", eras)
             upload = ["upload", "--store", str(store), "--to", share.as_uri()]
-            assert forked.run(upload, tmp_path / "upload", dict(os.environ)).code == 0
+            assert commands.run(upload, tmp_path / "upload", dict(os.environ)).code == 0
             until(lambda eras=eras: _blocks(copy) >= (16 if eras == 4 else 25), process)  # type: ignore[misc]
         until(lambda: open_eras(copy, STREAM).ended, process)
         process.send_signal(signal.SIGTERM)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
+from tests import commands
 from tests.app.buckets.scene import ERAS, INFO, SECONDS, STOPS, grow, store_with, until
 from tests.store.chains import STREAM, make_store
 
@@ -39,17 +39,17 @@ def share(tmp_path: Path) -> Path:
 def test_once_and_again(share: Path, tmp_path: Path) -> None:
     """What would be done is said, then done, then there; a stream that goes on has eras that wait."""
     store, log, environment = store_with(tmp_path / "store", 5), tmp_path / "log", dict(os.environ)
-    told = forked.run(words(store, share, "--dry-run"), log, environment)
+    told = commands.run(words(store, share, "--dry-run"), log, environment)
     assert (told.code, objects(share)) == (0, {})
     assert f"{STREAM}: would upload 4 segments (320 B of tokens); 5 eras not in the bucket" in told.said
-    told = forked.run(words(store, share), log, environment)
+    told = commands.run(words(store, share), log, environment)
     assert told.code == 0, told.said
     assert (
         "4 segments uploaded (320 B); the bucket has 32 blocks, 4 eras; 1 more era when segments are full" in told.said
     )
     before = objects(share)
     assert f"{STREAM}/heads/00000000" in before
-    told = forked.run(words(store, share), log, environment)
+    told = commands.run(words(store, share), log, environment)
     assert "0 segments uploaded" in told.said
     assert objects(share) == before
 
@@ -58,21 +58,21 @@ def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
     """With the code of errors of buckets, or of a store that is none."""
     log, environment = tmp_path / "log", dict(os.environ)
     store = store_with(tmp_path / "store", 5)
-    told = forked.run(words(store, tmp_path / "not mounted"), log, environment)
+    told = commands.run(words(store, tmp_path / "not mounted"), log, environment)
     assert (told.code, "check the address" in told.said) == (16, True)
     (share / STREAM).mkdir()
     (share / STREAM / "stream.json").write_bytes(b"{}")
     for more in ((), ("--dry-run",), ("--follow",)):
-        told = forked.run(words(store, share, *more), log, environment)
+        told = commands.run(words(store, share, *more), log, environment)
         assert (told.code, "holds another stream" in told.said) == (16, True), told.said
-    assert forked.run(words(tmp_path / "empty", share), log, environment).code == 6
+    assert commands.run(words(tmp_path / "empty", share), log, environment).code == 6
 
 
 @pytest.mark.slow
 def test_it_follows_a_store_that_grows(share: Path, tmp_path: Path) -> None:
     """From before it holds a stream, to the end marker; SIGTERM ends it in order."""
     path = tmp_path / "store"
-    process = forked.command(words(path, share, "--follow"), tmp_path / "log", {})
+    process = commands.command(words(path, share, "--follow"), tmp_path / "log", {})
     try:
         store = make_store(path, INFO)
         until(lambda: "bucket.json" in objects(share), process)

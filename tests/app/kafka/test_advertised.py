@@ -13,7 +13,7 @@ import trustme
 from aiokafka import TopicPartition
 
 from tests.brokers import OpenBroker
-from tests.forked import run
+from tests.commands import run
 from tests.secured import certified
 from tokenmill.app import broker_contact
 from tokenmill.app.broker_contact import Contact

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.conftest import topics_on
-from tests.forked import run
 from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
 from tests.service import service_settings
 from tokenmill.app.kafka.clients import admin, consumer, producer, require_group

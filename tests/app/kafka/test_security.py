@@ -14,8 +14,8 @@ import pytest
 import trustme
 from aiokafka import TopicPartition
 
+from tests.commands import run
 from tests.conftest import topics_on
-from tests.forked import run
 from tests.marked import MARK, marked, until
 from tests.rights import grant, roles
 from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured, TokenEndpoint

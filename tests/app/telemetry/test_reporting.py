@@ -14,9 +14,9 @@ from aiokafka import AIOKafkaProducer
 from typer.testing import CliRunner
 
 from docs.generators.metrics_page import described
+from tests.commands import command
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
-from tests.forked import command
 from tests.marked import until
 from tests.registry_servers import small_registry
 from tests.scraping import Key, ask, free_port, scrape, total

@@ -34,7 +34,6 @@ def bare(milled: Milled) -> Settings:
     return Settings(bootstrap_servers=milled.settings.bootstrap_servers, raw_topics=(milled.raw_topic,))
 
 
-@pytest.mark.usefixtures("spawning")
 def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None:
     """All blocks of topic and store are equal; records are all accounted for, and what waits is told."""
     result = verifying.verify(bare(milled), store=milled.settings.store, processes=2)

@@ -25,7 +25,7 @@ from tests.app.tools.pack.packing import (
     rows,
     small_settings,
 )
-from tests.forked import die_while_starting
+from tests.commands import die_while_starting
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import packing_run, parted_sources

@@ -19,8 +19,8 @@ import xxhash
 from aiokafka.admin import NewTopic
 
 from tests.app.sources.reading import content_of, reading_of
+from tests.commands import run
 from tests.conftest import TopicFactory
-from tests.forked import run
 from tests.service import raw_records
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.topics import ensure_topics

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.forked import die_while_starting
+from tests.commands import die_while_starting
 from tokenmill.app import processes
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partitions
@@ -161,7 +161,7 @@ def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pyte
             return lambda: done.append(f"{name} {self._name}")
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
-    monkeypatch.setattr(processes, "STARTING", context)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     with partition_check._workers(2) as workers:
         assert len(workers) == 2
         assert done == ["start verify 0", "start verify 1"]
