@@ -16,7 +16,7 @@ from tests.service import Raw, Service, Worker, send
 from tokenmill.app.mill.publisher import PENDING_BYTES
 
 DOCUMENT_BYTES = 8192
-TOKEN_BYTES = 2
+TOKEN_BYTES = 1
 """Of a byte of text, in this vocabulary."""
 QUEUED_FETCHES = 6
 """Fetches that may lie, whole, between Kafka and the mill: the agent's queue, the one at work, and those on their way
@@ -30,7 +30,7 @@ GROWTH_BYTES = 96 << 20
 def test_backlog_is_bounded_in_memory(configured: Configured, tmp_path: Path, trial: Trial) -> None:
     """The token topic takes nothing for a while: the mill stops reading where its queues are full, then goes on."""
     settings = configured(splits={"train": 1000}, sequence_length=2047, message_bytes=256 << 10)
-    documents = trial.rounds(12, 96) * (1 << 20) // DOCUMENT_BYTES
+    documents = trial.rounds(40, 96) * (1 << 20) // DOCUMENT_BYTES
     text = b"a document in a backlog " * (DOCUMENT_BYTES // 24)
     stalled = tmp_path / "stalled"
     stalled.touch()
