@@ -43,7 +43,7 @@ def shared_broker(directory: Path, kind: type[Broker] = Broker) -> Iterator[Brok
         finally:
             with _alone(directory):
                 if _nobody_else(users):
-                    broker.stop()
+                    broker.kill()  # nobody reads its files again; in order, it would write thousands of them first
 
 
 def keep(directory: Path) -> None:
@@ -54,7 +54,7 @@ def keep(directory: Path) -> None:
             fcntl.flock(users, fcntl.LOCK_UN)  # who starts waits for this lock while it holds the turn: never hold both
             with _alone(directory):
                 if _nobody_else(users):
-                    Broker(directory / "broker").stop()
+                    Broker(directory / "broker").kill()
                     return
 
 

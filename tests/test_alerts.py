@@ -393,8 +393,9 @@ def test_the_runbook_names_commands_options_and_settings_that_there_are() -> Non
     page = RUNBOOK.read_text()
     written = [line.split()[1:] for line in re.findall(r"`(tokenmill [^`]+)`", page)]
     assert len(written) > len(rules())
+    cli = typer.main.get_command(create_cli())
     for words in written:
-        command: Any = typer.main.get_command(create_cli())
+        command: Any = cli
         for word in words:
             if not hasattr(command, "commands"):
                 break

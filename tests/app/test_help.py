@@ -120,15 +120,15 @@ def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_what_is_suggested_is_an_option_of_this_command() -> None:
-    """Whatever option of another command was given."""
+    """Whatever option of another command was given; each command is tried with another fifth of them."""
     options = {
         path: {name for param in ALL[path].params for name in (*param.opts, *param.secondary_opts) if "--" in name}
         for path in ALL
     }
     suggested = 0
-    for path, command in ALL.items():
+    for number, (path, command) in enumerate(ALL.items()):
         hidden = {name for param in command.params if param.hidden for name in param.opts}
-        for name in set().union(*options.values()) - options[path]:
+        for name in sorted(set().union(*options.values()) - options[path])[number % 5 :: 5]:
             with pytest.raises(Exception, match="No such option") as refused:
                 command.make_context(path[-1], [name, "1"])
             found = set(getattr(refused.value, "possibilities", None) or ())

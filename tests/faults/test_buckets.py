@@ -43,7 +43,7 @@ def test_uploads_of_two_stores_are_killed_again_and_again(trial: Trial, tmp_path
     """Until all is there, again and again into new buckets: at each kill, what a head names is there."""
     stores = [whole_store(tmp_path / name) for name in ("a", "b")]
     truth = without_heads(objects(uploaded_to(stores[0], tmp_path / "truth")))
-    for round_number in range(trial.rounds(2, 60)):
+    for round_number in range(trial.rounds(2, 20)):
         share = tmp_path / f"share{round_number}"
         share.mkdir()
         for _ in range(4):

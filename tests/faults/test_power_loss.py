@@ -96,7 +96,7 @@ def test_every_state_that_a_crash_can_leave_is_recovered_from(
     (`test_store_steps.py` really kills it).
     """
     life = Life(tmp_path / "root")
-    most = trial.rounds(2, 100)
+    most = trial.rounds(1, 100)
     for index in range(len(life.record.ops) + 1):
         Crash(tree_of(life.record.ops[:index]), life.said(index)).judge(life.root, whole)
         trial.fired("ends before a call")
