@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import orjson
@@ -15,10 +15,12 @@ from tokenmill.errors import InputError, RecordError
 
 from ..milling.decoding.plain_values import check_integer, check_plain, quoted_path, refusal
 from ..milling.decoding.protocol import INTEGER_OUT_OF_RANGE, WRONG_TYPE
-from ..settings import TopicSettings
 from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .encodings import UTF_8, why_no_text, why_not
 from .items import BEFORE, MAX_RECORD, Item, PlaceIds, Refused, Unmet, fit_id, id_bytes
+
+if TYPE_CHECKING:  # processes of `pack` make documents, and need no settings
+    from ..settings import TopicSettings
 
 _INT_ID: Final = 4  # from this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits
 _FRAME: Final = b',"":""}'  # what is beside id and name where an id is added to an object
@@ -354,7 +356,7 @@ class ShapeOptions:
     nan_as_null: bool = False  # for numbers that are not finite
 
 
-def shape_for(topic: TopicSettings, max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
+def shape_for(topic: "TopicSettings", max_record_bytes: int, options: ShapeOptions | None = None) -> Shape:
     """Return how documents for a raw topic are made, by the settings of that topic and the options.
 
     A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is. Raises

@@ -14,10 +14,13 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 import xxhash
 
-from .file_sources import FileSource, Unreadable
+from .file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, FileSource, Unreadable
 from .items import DocumentSource
 from .reading_order import READERS
 
+ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS} rounds ids"
+"""How runs order documents, deal them out (`app.tools.produce.producing.partition_of`), and name those without an id
+(`PlaceIds`): a version that does so in another way does not continue a run of this one."""
 PIECE_BYTES: Final = 1 << 20
 NO_LINES: Final = -1
 UNREADABLE: Final = "error"
@@ -246,3 +249,8 @@ def sources_to_send(seen: Sequence[KnownSource], sources: Sequence[DocumentSourc
             source = there.get(name) or Unreadable(one.name, "cannot be read: it is gone")
             found.append(source.part(one.entry, one.byte, one.size) if isinstance(source, FileSource) else source)
     return found
+
+
+def utf8(name: str) -> str:
+    """Return text that UTF-8 can spell: what it cannot is a question mark."""
+    return name.encode("utf-8", "replace").decode()

@@ -80,6 +80,15 @@ def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settin
     assert (own | texts | others) & set(loaded) == set()
 
 
+def test_a_process_that_packs_loads_no_settings_and_no_client_of_kafka() -> None:
+    """What loads them is the command, once, and not each process that it starts."""
+    code = "import tokenmill.app.tools.pack.mill_processes, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "tokenmill.app.tools.pack.packed_partition" in loaded
+    heavy = {"tokenmill.app.settings", "tokenmill.app.tools.verify", "pydantic", "aiokafka", "awkward"}
+    assert heavy & set(loaded) == set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 @pytest.mark.cases(16)

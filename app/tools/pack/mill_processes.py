@@ -38,11 +38,11 @@ from ...milling.tokenizers import EngineName, TokenizerFile
 from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
 from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
-from ..verify.sides import ReferenceSample
 from .packed_partition import ChainEnd, PackFiles
 from .parted_sources import Part, ScannedPart, read_slices, scan
 
-if TYPE_CHECKING:  # they import what is here
+if TYPE_CHECKING:  # they import what is here, or all that a verification needs
+    from ..verify.sides import ReferenceSample
     from .pack_verification import PartitionVerifier
     from .packed_partition import PartitionPacker
 
@@ -71,7 +71,7 @@ class MillTask:
     threads: int
     rejects: bool
     open_partition: "Callable[[MillTask, Stages, int], PartitionPacker | PartitionVerifier]"
-    sample: ReferenceSample | None = None
+    sample: "ReferenceSample | None" = None
 
 
 class DocumentBatch(NamedTuple):

@@ -44,11 +44,10 @@ from ...milling.outcomes import Outcome, Stages
 from ...milling.partition_mill import ChainMill, Looked, PartitionMill
 from ...sources.items import Place
 from ...sources.reading_order import LaneState, OrderState
-from ...sources.source_changes import KnownSource
-from ..produce.run_notes import ORDER, utf8
-from ..verify.verify_result import ChainResult
+from ...sources.source_changes import ORDER, KnownSource, utf8
 
 if TYPE_CHECKING:
+    from ..verify.verify_result import ChainResult
     from .mill_processes import MillTask
 
 
@@ -242,7 +241,7 @@ class ChainEnd:
     blocks: int
     totals: Totals
     open_tokens: int
-    verified: ChainResult | None = None
+    verified: "ChainResult | None" = None
 
 
 def _append_new(writer: PartitionWriter, message: Message) -> None:

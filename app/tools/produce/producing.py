@@ -29,7 +29,7 @@ from ...settings import Settings, produced_topic
 from ...sources import source_changes
 from ...sources.items import DocumentSource, Item, Refused, Where
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
-from ...sources.source_changes import KnownSource, SourceChange, SourceComparison, changes_line, compare_sources
+from ...sources.source_changes import ORDER, KnownSource, SourceChange, SourceComparison, changes_line, compare_sources
 from . import run_notes, sending
 from .run_notes import BatchMark, RunCheckpoint, RunEnd, RunPosition, RunStart, SentBefore
 from .sending import Acknowledged, Progress, ReadingPlan, Refusals, Sender, SentDocument, Summary
@@ -60,7 +60,7 @@ class Resuming:
     def _order(self) -> str:
         """How a part orders documents: the limit of texts decides which of them have a number."""
         limit = self.settings.for_topic(self.topic).limits.max_text_bytes
-        return run_notes.ORDER if limit == MAX_TEXT_BYTES else f"{run_notes.ORDER} {limit}"
+        return ORDER if limit == MAX_TEXT_BYTES else f"{ORDER} {limit}"
 
     async def next_part(self, partitions: int, *, restart: bool = False) -> _NextPart:
         """Return the part that is to be sent; on return a new one is noted on Kafka.

@@ -30,18 +30,15 @@ from tokenmill.untrusted import inflated, parse_json
 
 from ...kafka.clients import consumer, offsets, read_partition, read_range, sending_to
 from ...settings import Settings, produced_topic
-from ...sources.file_sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
+from ...sources.file_sources import Reading
 from ...sources.items import MEMORY_BYTES, Place
-from ...sources.reading_order import READERS, LaneState, OrderState
-from ...sources.source_changes import KnownSource
+from ...sources.reading_order import LaneState, OrderState
+from ...sources.source_changes import ORDER, KnownSource, utf8
 
 MOST_BYTES: Final = 256 << 20
 """Largest note of sources that is read, decompressed: that of two million files."""
 PART_BYTES: Final = 512 << 10
 """Bytes of one part of a note of sources; half of what the topic takes."""
-ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS} rounds ids"
-"""How runs order documents, deal them out (`producing.partition_of`), and name those without an id (`PlaceIds`): a
-version that does so in another way does not continue a run of this one."""
 
 
 def run_identity(topic: str, options: Mapping[str, object], paths: Sequence[str]) -> str:
@@ -233,11 +230,6 @@ def _require_numbers(*values: object) -> None:
     """Check what any client may have written; its users rely on this check."""
     if not all(isinstance(value, int) for value in values):
         raise TypeError(values)
-
-
-def utf8(name: str) -> str:
-    """Return text that UTF-8 can spell: what it cannot is a question mark."""
-    return name.encode("utf-8", "replace").decode()
 
 
 def _counts(before: SentBefore) -> list[int]:

@@ -6,7 +6,6 @@ The real run, sender, marks, fence and register, on a Kafka in memory that lets 
 import asyncio
 import json
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,7 +22,6 @@ from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, Scripted
 from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
-from tokenmill.app.tools.produce import run_notes
 from tokenmill.app.tools.produce.producing import RunPlan, produce
 from tokenmill.app.tools.produce.run_notes import MARK_HEADER, BatchMark, decode_mark, run_identity
 from tokenmill.app.tools.produce.sending import Summary
@@ -348,9 +346,10 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
     some.kafka.counts[RAW] = 3
     some.corpus.grow(files=3, lines=60)
     some.call(limit=10)
-    for name, value in (("ORDER", "another"), ("SETTINGS", Settings(tokenizer="tokenizer.json"))):
+    other = Settings(tokenizer="tokenizer.json")
+    for name, value in (("tokenmill.app.tools.produce.producing.ORDER", "another"), (f"{__name__}.SETTINGS", other)):
         with small.context() as changed:
-            changed.setattr(sys.modules[__name__] if name == "SETTINGS" else run_notes, name, value)
+            changed.setattr(name, value)
             with pytest.raises(InputError, match=r"limit of texts \(max_text_bytes, .*in another way: .*--restart"):
                 some.call()
     some.kafka.counts[RAW] = 2
