@@ -6,12 +6,11 @@ Text comes out of its encodings, and of HTML where that is wanted. A damaged rec
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from io import BufferedReader
 from typing import Any, Final, NamedTuple
 
-from ..encodings import BUFFER_BYTES, DAMAGE, UTF_8, ZSTD, is_binary, why_no_text
+from ..encodings import BUFFER_BYTES, DAMAGE, UTF_8, ZSTD, is_binary, marked_encoding, why_no_text
 from ..items import Bad, Content, Entry, File, Needs, Place, Text, library
 from .text import read_whole
 
@@ -63,17 +62,16 @@ def _fields_of(head: bytes) -> dict[str, str]:
 
 def read_page(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the main text of the HTML page that a file is, with the file's name as id."""
-    return read_whole(file, needs, start, partial(_page_of_file, file))
+    return read_whole(file, needs, start, _page_of_file)
 
 
-def _page_of_file(file: File, data: bytes) -> Text | Bad:
-    encoding = UTF_8 if file.encoding != UTF_8 else _encoding_of(data)
-    if is_binary(data, encoding):
+def _page_of_file(data: bytes) -> Text | Bad:
+    if is_binary(data):
         return Bad("no page: these are bytes of compressed or other binary data", data)
     try:
-        found = _extracted(data, encoding)
+        found = _extracted(data, UTF_8)
     except (ValueError, LookupError) as error:
-        return Bad(f"no page in {encoding}: {error}", data)
+        return Bad(f"no page: {error}", data)
     return found if isinstance(found, Bad) else Text(found.encode("utf-8", "surrogatepass"), whole=True)
 
 
@@ -180,33 +178,35 @@ def _text(data: bytes, kind: str, *, html: bool) -> str | Bad:
     said = _CHARSET.search(kind)
     if said is not None and not ENCODINGS.fullmatch(said[1].replace("_", "-")):
         return Bad(f"not the text that it says it is: {said[1][:60]!r} is no charset of the web", data)
-    encoding = said[1] if said else _encoding_of(data) if html else UTF_8
+    encoding = marked_encoding(data) or (said[1] if said else UTF_8)
     if is_binary(data, encoding):
         return Bad("not the text that it says it is: these are bytes of compressed or other binary data", data)
-    if not said and (why := why_no_text(data)):
+    if not said and not marked_encoding(data) and (why := why_no_text(data)):
         return Bad(f"not the text that it says it is: {why}", data)
     try:
-        return _extracted(data, encoding) if html else data.decode(encoding)
+        return _extracted(data, encoding) if html else data.decode(encoding).removeprefix("\ufeff")
     except (ValueError, LookupError) as error:  # no such text in it
         return Bad(f"not the text that it says it is: {error}", data)
 
 
-def _encoding_of(page: bytes) -> str:
-    """Return the encoding of an HTML page of which no server said any: UTF-8 if it may be that, else as it says."""
-    with suppress(UnicodeDecodeError):
-        page.decode()
-        return UTF_8
-    detect = library("resiliparse.parse.encoding", EXTRACT, "--extract").detect_encoding
-    return str(detect(page, from_html_meta=True))
+def _characters(page: bytes, encoding: str) -> str:
+    """Return an HTML page with U+FFFD for what is no character, or, where most is none, in the encoding it seems in."""
+    encodings = library("resiliparse.parse.encoding", EXTRACT, "--extract")
+    said = encodings.map_encoding_to_html5(encoding, False) or encoding
+    text = page.decode(marked_encoding(page) or said, "replace")
+    if (bad := text.count("\ufffd")) and 2 * bad > len(text) - len(text.encode("ascii", "ignore")):
+        text = page.decode(encodings.detect_encoding(page, from_html_meta=True), "replace")
+    return text.removeprefix("\ufeff")
 
 
 def _extracted(page: bytes, encoding: str) -> str | Bad:
     """Return the main text of an HTML page; its depth is counted and nothing timed, so it is the same everywhere."""
     html = library("resiliparse.parse.html", EXTRACT, "--extract")
     extract = library("resiliparse.extract.html2text", EXTRACT, "--extract").extract_plain_text
-    if why := _too_many_attributes(page.decode(encoding).encode() if "16" in encoding else page):
+    text = _characters(page, encoding)
+    if why := _too_many_attributes(text.encode()):
         return Bad(why, page)
-    tree = html.HTMLTree.parse_from_bytes(page, encoding)
+    tree = html.HTMLTree.parse(text)
     if len(tree.document.query_selector_all("*>" * DEEP + "*")) > MOST_DEEP:
         return Bad(f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}", page)
     return str(extract(tree, main_content=True, alt_texts=False))

@@ -133,6 +133,21 @@ def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> Non
     assert "a page of type image/png, which has no text that could be taken" in [why for _, why in refusals(found)]
 
 
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "text/html"])
+def test_a_byte_that_is_no_character_harms_no_other_of_a_page(kind: str, tmp_path: Path) -> None:
+    """One made Latin-1 of a whole page; a page that says another encoding than it is in is read in that."""
+    russian = "<meta charset=windows-1251><p>" + "Мука из зерна. " * 9
+    marked = b"\xfe\xff" + "<p>Mühle".encode("utf-16-be")
+    pages = ["<p>Mühle, M\udcff, Mühle".encode("utf-8", "surrogateescape"), russian.encode("cp1251"), marked]
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n".encode()
+    plain = head.replace(b"html", b"plain") + "Mühle".encode("utf-8-sig")
+    (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", each) for each in [*map(head.__add__, pages), plain]))
+
+    found = values(found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc"))
+
+    assert [value.decode()[:14] for value in found] == ["Mühle, M\ufffd, Müh", "Мука из зерна.", "Mühle", "Mühle"]
+
+
 PAGE = "<html><body><main><p>Korn wird in der Mühle zu Mehl, und aus Mehl wird Brot.</p></main></body></html>" * 9
 BODY = PAGE.encode()
 
