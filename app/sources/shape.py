@@ -1,6 +1,7 @@
 """From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -260,7 +261,9 @@ class Shape:
         if meant := next(filter(None, (quoted_path(row, name) for name, _ in self.texts)), None):
             raise RecordError("missing_text", f"{lacks}; a name with a dot stands in quotes: --field '{meant}'")
         there = ", ".join(ascii(name)[:60] for name in list(row)[:8]) or "no fields"
-        raise RecordError("missing_text", f"{lacks}; there are: {there}; say which is the text: --field")
+        inner = any(isinstance(row.get(re.split(r"[.\[]", name)[0]), (list, dict)) for name, _ in self.texts)
+        how = ", or make it of its parts: --map MODULE:FUNCTION" if inner else ""
+        raise RecordError("missing_text", f"{lacks}; there are: {there}; say which is the text: --field{how}")
 
     def _carried(self, row: Row) -> dict[str, Any]:
         found = {name: _scalar(name, find(row)) for name, find in self.metadata_fields}

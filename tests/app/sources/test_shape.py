@@ -117,6 +117,8 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
         ({"body": "x"}, {}, "missing_text: no field 'text' or 'content'; there are: 'body'; say which"),
         ({"text": 7}, {}, "wrong_type: 'text' is a number, not a string"),
         ({"text": [{"role": "user"}]}, {}, "wrong_type: 'text' is an array, not a string; --map MODULE:FUNCTION makes"),
+        ({"talk": [{"said": "x"}]}, {"fields": ["talk.said"]}, "there are: 'talk'; say which is the text: --field, or"),
+        ({"talk": [{"said": "x"}]}, {"fields": ["talk[0].said"]}, "or make it of its parts: --map MODULE:FUNCTION"),
         ({"a": {"b.c": "x"}}, {"fields": ["a.b.c"]}, "stands in quotes: --field 'a.\"b.c\"'"),
         ({"text": "x" * 200}, {}, "too_large"),
         ({"text": "x", "id": "i" * 99}, {}, "id_too_long"),
