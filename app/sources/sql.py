@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -98,6 +99,9 @@ class SqlSource:
     def _rows(self) -> Iterator[dict[str, Any]]:
         try:
             with self._engine.connect() as connection:
+                if self._engine.dialect.name == "sqlite":  # a text that is no UTF-8 would end all of the result
+                    driver: Any = connection.connection.driver_connection
+                    driver.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
                 if statement := READ_ONLY.get(self._engine.dialect.name):
                     connection.exec_driver_sql(statement)
                     if self._engine.dialect.name != "oracle":  # that says it of this transaction, others of the next

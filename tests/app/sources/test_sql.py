@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.app.sources.reading import reading_of
-from tokenmill.app.sources import Item, read_items
+from tokenmill.app.sources import Item, Refused, read_items
 from tokenmill.app.sources.items import Place
 from tokenmill.app.sources.sql import READ_ONLY, ROWS, SqlSource
 from tokenmill.app.tools.produce.run_notes import run_identity
@@ -42,6 +42,19 @@ def test_rows_become_documents(tmp_path: Path) -> None:
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
         {"id": n, "text": f"página {n}", "score": n / 4} for n in range(3)
     ]
+
+
+def test_a_text_that_is_no_utf_8_is_refused_alone(tmp_path: Path) -> None:
+    """SQLite takes any bytes for a text, and programs write Latin-1."""
+    url = database(tmp_path / "a.db", 3)
+    change(tmp_path / "a.db", "UPDATE pages SET body = CAST(x'70e16731' AS TEXT) WHERE number = 1")
+    source = SqlSource(url, QUERY, reading_of())
+    source.signature()
+    first, bad, last = read_items([source])
+    assert isinstance(first, Item)
+    assert isinstance(last, Item)
+    assert isinstance(bad, Refused)
+    assert "invalid_utf8: 'text'" in bad.why
 
 
 @pytest.mark.parametrize(
