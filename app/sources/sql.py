@@ -7,6 +7,7 @@ ORDER BY, of columns that leave no two rows equal.
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
@@ -19,7 +20,7 @@ from tokenmill.errors import InputError
 from tokenmill.redaction import redacted
 
 from .file_sources import Chunker, Reading
-from .items import Bad, Entry, ItemChunk, Place, first_line, library
+from .items import Entry, ItemChunk, Place, first_line, library
 
 ROWS: Final = 1000
 _ORDER: Final = re.compile(r"\border\s+by\b", re.IGNORECASE)
@@ -89,7 +90,7 @@ class SqlSource:
                 yield 0, 0, bad
                 return
             if number > start.entry:
-                yield number, 0, _plain(row)
+                yield number, 0, {name: _value(value) for name, value in row.items()}
         if self._digest is not None and content.digest() != self._digest:
             raise InputError(
                 f"{self.name}: the result of the query changed while it was read; what was read before is sent. Read "
@@ -121,16 +122,11 @@ def _hashed(rows: Iterator[dict[str, Any]], content: xxhash.xxh3_128) -> Iterato
         yield row
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any] | Bad:
-    try:
-        return {name: _value(value) for name, value in row.items()}
-    except UnicodeDecodeError as error:
-        return Bad(f"not UTF-8: {error.reason} at byte {error.start}")
-
-
 def _value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode()
+        with suppress(UnicodeDecodeError):  # what is none is refused where it is needed
+            return bytes(value).decode()
+        return bytes(value)
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal | UUID) else value

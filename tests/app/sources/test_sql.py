@@ -57,6 +57,17 @@ def test_a_text_that_is_no_utf_8_is_refused_alone(tmp_path: Path) -> None:
     assert "invalid_utf8: 'text'" in bad.why
 
 
+def test_bytes_that_are_no_text_refuse_a_row_where_they_are_needed(tmp_path: Path) -> None:
+    """A query may have columns that nobody asks for: pictures, hashes."""
+    url = database(tmp_path / "a.db", 2)
+    change(tmp_path / "a.db", "UPDATE pages SET score = x'ff', body = CASE number WHEN 1 THEN x'ff' ELSE x'6f6b' END")
+    good, bad = read_items([SqlSource(url, QUERY, reading_of())])
+    assert isinstance(good, Item)
+    assert json.loads(good.value) == {"id": 0, "text": "ok"}
+    assert isinstance(bad, Refused)
+    assert bad.why == "invalid_utf8: 'text' is not UTF-8: invalid start byte at byte 0"
+
+
 @pytest.mark.parametrize(
     "query",
     [
