@@ -18,9 +18,9 @@ MAX_NESTING: Final = 1024
 _TOKEN: Final = re.compile(rb'"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|["{}\[\],]')
 """A whole string, or a bracket, a comma, or the start of a string that ends elsewhere."""
 _REST_OF_STRING: Final = re.compile(rb'[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+(?P<end>"|\\?\n)?+')
-_LINE: Final = re.compile(rb"\n\x1e?(?P<indent>[ \t]*+)(?=[{\[])")
-_BETWEEN: Final = b" \t\r\n,\x1e"  # what may be between two values; the last one in JSON text sequences (RFC 7464)
-_BOM: Final = b"\xef\xbb\xbf"
+_LINE: Final = re.compile(rb"\n(?:\xef\xbb\xbf)?\x1e?(?P<indent>[ \t]*+)(?=[{\[])")
+_BETWEEN: Final = b" \t\r\n,\x1e\xef\xbb\xbf"
+"""What may be between two values, also in JSON text sequences (RFC 7464) and in joined files, each with its mark."""
 _NO_OBJECT: Final = "no JSON object begins here; if this is no JSON, say what it is: --format"
 _OPENED_BY: Final = {b"}": ord("{"), b"]": ord("[")}
 _MOST_AGAIN: Final = 4
@@ -63,8 +63,6 @@ class _Scan:
 
     def values(self, block: bytes, *, ended: bool) -> Iterator[bytes | Bad]:
         self._held += block
-        if self._offset + self._begin == 0 and self._held.startswith(_BOM):
-            self._begin = self._at = len(_BOM)
         while (found := self._next(ended=ended)) is not None:
             if found != b"":
                 yield found

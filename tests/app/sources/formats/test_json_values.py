@@ -62,6 +62,16 @@ def test_objects_one_after_the_other_are_cut(documents: list[Any], block: int, b
     assert parsed(read(b"\xef\xbb\xbf" + whole, block=block)) == documents
 
 
+@pytest.mark.parametrize("block", [1, 4, 1 << 20])
+def test_joined_files_may_each_begin_with_a_mark(block: int) -> None:
+    """As ``cat *.json`` joins what Windows programs write; also behind a value that is broken."""
+    mark = b"\xef\xbb\xbf"
+    files = [b'[{"text":1},{"text":2}]\n', b'{"text":3}\n{"text":"broken\n', b'{"text":4}', b'[\n{"text":5}\n]\n']
+    found = read(b"".join(mark + file for file in files), block=block)
+    assert [json.loads(value)["text"] for value in found if isinstance(value, bytes)] == [1, 2, 3, 4, 5]
+    assert len(found) == 6
+
+
 def test_values_keep_their_bytes() -> None:
     """A number that no float holds, and spaces, go on as they are."""
     value = b'{"n": 12345678901234567890.5 , "t":"\\u00e9"}'
