@@ -56,7 +56,7 @@ _FOREIGN: Final = {
         rb"[0-9a-f]{32,128}(?:[ \t][^\n]+)?(?:\r?\n|\Z)|(?:MD5|SHA\d+) ?\([^\n]*?\) ?= |-----BEGIN PGP SIGNATURE-----"
     ),
     "a pointer, not the file: get it with git, and the extension that left it": (
-        rb"# xet version |version https://hawser\.github\.com/"
+        rb"# xet version |version https?://(?:hawser\.github\.com|git-media\.io)/"
     ),
     f"a zip archive, or a document in one; only .zip files on disk are read: {_UNPACK}": rb"PK(?:\x03\x04|\x05\x06)",
     f"a 7z archive: {_UNPACK}": rb"7z\xbc\xaf'\x1c",
@@ -231,7 +231,7 @@ _ABOUT: Final = re.compile(
     r"|_(started|committed)_(vacuum)?\d+|_(delta_log|delta_index|change_data)"
     r"|[^/\\]*(_\$folder\$|\.(crc|md5|sha\d+))|(MD5|SHA\d+)SUMS|dvc\.(yaml|lock)"
     r"|cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow|dataset_infos?\.json"
-    r"|__MACOSX|Thumbs\.db|desktop\.ini"
+    r"|__MACOSX|(?i:(eh)?Thumbs\.db|desktop\.ini|\$RECYCLE\.BIN)"
     r")(?:[/\\]|$)"
 )
 """Names that begin with a dot, and what Hadoop, Hive, Spark, Databricks, Hugging Face, DVC, macOS and Windows write

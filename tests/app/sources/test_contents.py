@@ -241,6 +241,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"ab" * 32 + 
     [
         (LFS, "git lfs pull"),
         (b"# xet version 0\nfilesize = 10\n", "a pointer, not the file"),
+        (b"version http://git-media.io/v/2\noid sha256:ab\nsize 1\n", "a pointer, not the file"),
         (b"/annex/objects/SHA256E-s1--ab.txt\n", "git annex get"),
         (tar(tarfile.USTAR_FORMAT), "a tar archive: unpack it"),
         (tar(tarfile.GNU_FORMAT), "a tar archive: unpack it"),
@@ -473,6 +474,8 @@ ABOUT = [
     "dataset_info.json",
     "datasets--a--b/refs/main",
     "datasets--a--b/blobs/0a1b",
+    "a/Desktop.ini",
+    "$RECYCLE.BIN/$R1.txt",
 ]
 MARKS = {
     "Delta Lake": "_delta_log/00000000000000000000.json",
