@@ -57,6 +57,7 @@ FAULTS: dict[str, tuple[bytes, str]] = {
     "too long": (b"2," + b"x" * 999, "longer than 500 bytes (max_record_bytes)"),
     "no UTF-8": (b"2,\xff", "not UTF-8: invalid start byte at byte 2 of line 3"),
     "no UTF-8 in quotes": (b'2,"\xff"', "not UTF-8: invalid start byte at byte 3 of line 3"),
+    "the first line again": (b"id,text", "the names of the columns again, as where files were joined"),
     "another line end": (b"2,a\rb", "a carriage return within a line: quote the field, or end all lines alike"),
 }
 
