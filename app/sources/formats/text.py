@@ -207,6 +207,8 @@ def _names(row: list[str] | Bad, needs: Needs, delimiter: str) -> list[str] | Ba
         return row
     found = [other for other in _OTHERS if len(row) == 1 and other != delimiter and other in row[0]]
     advice = f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
+    if any(map(str.isdecimal, row)):
+        advice = "; or is it a row already? put a line that names the columns before it"
     return bad._replace(why=bad.why + advice)
 
 

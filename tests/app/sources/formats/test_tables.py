@@ -210,6 +210,9 @@ def test_a_table_without_the_column_says_which_there_are(tmp_path: Path) -> None
     why = "no column 'text' or 'content'; there are: 'name', 'story'; say which is the text: --field"
     assert refused == [("a.csv:1", why)]
 
+    ((_, told),) = read(tmp_path, "1,eng,a\n2,eng,b\n")[1]
+    assert told.endswith("or is it a row already? put a line that names the columns before it")
+
 
 @pytest.mark.parametrize(
     ("content", "options", "why"),
