@@ -34,7 +34,7 @@ _ATTRIBUTE: Final = re.compile(
 )
 _ATTRIBUTES: Final = re.compile(rb"(?:%s){,%d}+" % (_ATTRIBUTE.pattern, MOST_ATTRIBUTES + 2))
 """Those that follow the first letter of a tag, whose name counts as one (HTML, 13.2.5.32)."""
-_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?([^\s;,\"']+)")
+_CHARSET: Final = re.compile(r"charset\s*=\s*[\"']?(?:x-(?=sjis|gbk|euc-|mac-))?([^\s;,\"']+)")
 ENCODINGS: Final = re.compile(
     r"(us-)?ascii|utf-?(8|16|16le|16be)|latin-?1|iso-?8859-([1-9]|1[0134-6])|(windows-|cp)125[0-8]|koi8-[ru]|macintosh"
     r"|mac-cyrillic|(ibm|cp)866|tis-620|cp(874|93[26]|949|950)|gbk|gb2312|gb18030|big5(-hkscs)?|euc-(jp|kr)|shift-jis"

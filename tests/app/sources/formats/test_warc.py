@@ -83,7 +83,12 @@ def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
     body = "xn--" + "a" * 100_000
     names = ["punycode", "IDNA", "unicode_escape", "zlib", "utf-7", *(f"x{number}" for number in range(50))]
     records = [warc_record("conversion", name, body, f"text/plain; charset={name}") for name in names]
-    kinds = ['text/plain; charset="ISO_8859-1"; format=flowed', "text/plain;charset = shift_jis", "text/plain"]
+    kinds = [
+        'text/plain; charset="ISO_8859-1"; format=flowed',
+        "text/plain;charset = shift_jis",
+        "text/plain",
+        "text/plain; charset=x-sjis",
+    ]
     records += [warc_record("conversion", "good", "text", kind) for kind in kinds]
     html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=punycode\r\n\r\n<p>" + body.encode()
     (tmp_path / "a.warc").write_bytes(b"".join(records) + warc_bytes("page", html))
