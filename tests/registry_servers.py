@@ -147,7 +147,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _answer(self, body: bytes) -> None:
         path = urlsplit(self.path).path
         status, answer = self.small.answer(self.command, path, body, self.headers.get("Authorization", ""))
-        payload = json.dumps(answer).encode()
+        payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(307 if self.small.elsewhere else status)
         if self.small.elsewhere:
             self.send_header("Location", self.small.elsewhere)

@@ -17,7 +17,7 @@ from .security import password, ssl_context
 
 ANSWER_SECONDS: Final = 10.0
 """A registry answers within milliseconds; after so long, another try is likelier to be answered than this one."""
-NOT_THERE: Final = frozenset({40401, 40402, 40403})
+NOT_THERE: Final = (40401, 40402, 40403)
 """Error codes: no such subject, version, schema. A wrong address gets a 404 with another code, or none."""
 OK: Final = 200
 MOST_REFERENCES: Final = 1000
@@ -126,7 +126,7 @@ class SchemaRegistry:
             raise self._no_answer(what, f"it answers {status} and sends us to {elsewhere[:200]!r}", 300)
         try:
             answer = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if isinstance(answer, dict) and answer.get("error_code") in NOT_THERE:
             raise RegistryError(
