@@ -314,7 +314,9 @@ async def passing_records(
     By the recipe and skip list that the topic's streams have when this begins, as a mill has it or will; nothing is
     written anywhere. Raises TopicError where the topic has no settled stream, and else as `outcome_of`.
     """
-    (settled, *_) = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
+    settings = settings.model_copy(update={"raw_topics": (raw_topic,)})
+    own = [stream.name for stream in settings.streams()]
+    settled = min(await settled_streams(settings), key=lambda one: one.stream.name not in own)
     stages, skips = stream_stages(settings, settled, REFERENCE), settled.control.skips
     async with consumer(settings) as client, consumer(settings) as verdicts:
         judged = _Judged(settings, settled, verdicts)

@@ -85,6 +85,18 @@ def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_be
     ]  # fmt: skip
 
 
+def test_the_tail_goes_by_the_stream_of_the_settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Where a raw topic has streams of several suffixes; without one of ours, by the first."""
+    raw = topic()
+    for others in ({}, {"stream_suffix": "-v2", "decode": "text"}):
+        settings = service_settings(broker, raw, tmp_path, splits={"train": 1000}, **others)
+        settle_streams(settings)
+    send(settings, [Raw(b'{"text": 1}')])
+    command = ("tail", raw, "--bootstrap-servers", settings.bootstrap_servers, "--json", "--stream-suffix")
+    kinds = [json.loads(invoke(*command, suffix).out)["outcome"]["kind"] for suffix in ("", "-v2", "-v3")]
+    assert kinds == ["dead_lettered", "kept", "dead_lettered"]
+
+
 async def test_what_passes_is_shown_with_what_becomes_of_it(milled: Milled) -> None:
     """As many records of each outcome, up to where a chain is, as the ledger counts of it; and the ids of the kept."""
     ledger = await read_ledger(milled.settings)
