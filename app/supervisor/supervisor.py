@@ -221,6 +221,7 @@ class Export:
         self.fleet = Fleet()
         self.unowned: Collection[str] = ()
         """Partitions that one of our workers should have, and that no member of their group has had for a while."""
+        self.elsewhere: Collection[str] = ()
         self._turns = 0
         self._looked = self.look()
 
@@ -285,6 +286,7 @@ class Export:
             waits={**ledger.stops("waits"), **FAILING, **self._cluster.gone},
             open_since=self._cluster.open_since,
             unowned=self.unowned,
+            elsewhere=self.elsewhere,
         )
 
     def _not_ready(self) -> str | None:
@@ -404,6 +406,7 @@ class Supervisor:
     async def _guard(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            others = set[str]()
             for role, watchdog in self._watchdogs.items():
                 stable_ends = self._cluster.stable_ends
                 ends = {name: end for name, end in stable_ends.items() if name.rpartition("/")[0] in self._topics[role]}
@@ -413,12 +416,13 @@ class Supervisor:
                 if ready and not ends.keys() <= self._ledger.owners.keys():
                     ours = {child.status.get("member", "") for child in running.values()}
                     elsewhere = await self._cluster.owned_by_others(self._group(role), ours)
+                others |= elsewhere
                 seen = PartitionsSeen(ends, self._ledger.owners, self._ledger.partitions, elsewhere)
                 for fault in watchdog.look(time.monotonic(), seen, ready):
                     log.error("fault", reason=fault.reason, workers=fault.workers)
                     for worker in fault.workers:
                         self.kill(worker, fault.reason)
-            now = time.monotonic()
+            now, self._export.elsewhere = time.monotonic(), others
             self._export.unowned = [name for watchdog in self._watchdogs.values() for name in watchdog.unowned(now)]
 
     def _group(self, role: str) -> str:

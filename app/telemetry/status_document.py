@@ -18,6 +18,8 @@ VERSION: Final = 2
 SHOWN_STOPS: Final = 10
 """Of each kind, in one line for people; more are counted."""
 UNOWNED: Final = "no worker has it"
+ELSEWHERE: Final = "a member of the group that is not ours has it"
+"""A worker on another host, mostly. It is a fault where it is another program, or mills streams of another suffix."""
 
 IDENTITY: Final = ("bootstrap_servers", "store", "group", "raw_topics", "stream_suffix")
 """Settings by which the services of one host are told apart; a mirror has only the first two."""
@@ -79,6 +81,8 @@ class StatusSnapshot:
     """Partitions in which a transaction stays open, and since when, in seconds since 1970."""
     unowned: Collection[str] = ()
     """Partitions that a worker of ours should have, and that no worker anywhere has."""
+    elsewhere: Collection[str] = ()
+    """Those that members of our consumer groups have who are no workers of ours."""
 
     @property
     def halted(self) -> dict[str, str]:
@@ -145,7 +149,7 @@ class StatusSnapshot:
             "worker": owner,
             "state": state,
             "halted": halted_by,
-            "why": halted_by or waits_for,
+            "why": halted_by or waits_for or (ELSEWHERE if owner is None and name in self.elsewhere else None),
             "position": position,
             "block": said.get("block"),
             "chains": said.get("chains", {}),

@@ -83,6 +83,14 @@ def test_a_service_in_good_order_ends_the_command_with_0(told: Status) -> None:
     ]
 
 
+def test_a_partition_of_another_member_of_the_group_is_in_order_and_says_whose_it_is() -> None:
+    """It is another host's worker, mostly: but who looks for the reason of a standstill finds one."""
+    found = look(owners={}, elsewhere={"raw-text/2"})
+    assert found.stopped is None
+    assert "not ours" in found.partitions()["raw-text/2"]["why"]
+    assert look(elsewhere={"raw-text/2"}).partitions()["raw-text/2"]["why"] is None
+
+
 def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
     """Nobody has to read the table; JSON has it as well."""
     halted = {**SAID, "raw-text/2": {"position": 7, "halted": "text", "halted_by": "blocks are missing"}}

@@ -182,6 +182,7 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
     nobodys = [name for name in seen.supervisor._cluster.ends if name not in {*owned, elsewhere}]
     await looked(seen, monkeypatch, 2)
     assert seen.supervisor._export.unowned == nobodys
+    assert seen.supervisor._export.look().elsewhere == {elsewhere} - {None}
     await looked(seen, monkeypatch, 9)
     assert killed(seen) == wanted
 
