@@ -321,6 +321,8 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         self._place = LoopPlace(fresh.state_dict())
         self._running: StepLoop | None = None
         """What the loop reads from, where it does so without workers."""
+        self._turn = 0
+        """That of the place when that loop began."""
         self._given: dict[str, Any] | None = None
         """In a worker: the state of its own that it was told to go on from."""
         self._worker: dict[str, Any] | None = None
@@ -346,7 +348,7 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         """
         info = get_worker_info()
         if info is None:
-            self._running = self._open(self._now())
+            self._turn, self._running = self._place.turn, self._open(self._now())
             return self._here(self._running)
         self._settle()
         given, self._given = self._given, None
@@ -430,12 +432,16 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
 
     def _now(self) -> State:
         """Return the state of `Batches` where the dataset stands in this process."""
-        return self._place.state if self._running is None else self._running.state_dict()
+        there = (self._place.turn, self._place.state)
+        if self._running is None:
+            return there[1]
+        here = (self._turn, self._running.state_dict())
+        return max(here, there, key=lambda one: (one[0], one[1]["sample"]))[1]  # workers may have read on since
 
     def _settle(self) -> None:
         """Remember where a loop without workers stands, and leave what it has open."""
         if self._running is not None:
-            self._place.advance(self._place.turn, self._running.state_dict())
+            self._place.advance(self._turn, self._running.state_dict())
             self._running = None
 
     def _open(self, state: Mapping[str, Any], **options: Any) -> StepLoop:

@@ -73,6 +73,16 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
     assert train(loader) == ROWS[:78]
 
 
+def test_loops_with_and_without_workers_take_turns(store: Store) -> None:
+    """A look at the first batch without workers is followed by a loop with workers, whose place is the data set's."""
+    dataset = open_steps(store)
+    assert train(load(dataset, 0), 1) == ROWS[:3]
+    assert train(load(dataset, 2), 4) == ROWS[3:15]
+    assert dataset.state_dict() == dataset.state_after(4)
+    assert train(load(dataset, 0), 2) == ROWS[15:21]
+    assert dataset.state_dict() == dataset.state_after(6)
+
+
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 @pytest.mark.cases(1)
