@@ -413,9 +413,12 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         self._given = {"data": state, "made": made}
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle()  # what is open stays with this process
+        running = self._running
+        self._settle()
         # A process group may be there since, which a worker that is spawned does not have.
-        return self.__dict__ | {"_options": _with_ranks(self._options)}
+        copied = self.__dict__ | {"_options": _with_ranks(self._options)}
+        self._running = running  # what is open stays with this process, whose loop goes on
+        return copied
 
     def _here(self, batches: StepLoop) -> Iterator[Batch]:
         for batch in batches:

@@ -1,5 +1,6 @@
 """Batches through torch's loaders."""
 
+import copy
 import json
 import multiprocessing
 import pickle
@@ -81,6 +82,17 @@ def test_loops_with_and_without_workers_take_turns(store: Store) -> None:
     assert dataset.state_dict() == dataset.state_after(4)
     assert train(load(dataset, 0), 2) == ROWS[15:21]
     assert dataset.state_dict() == dataset.state_after(6)
+
+
+def test_a_copy_leaves_the_loop_alone_in_which_it_is_made(store: Store) -> None:
+    """It begins where that loop stands, as a worker that is spawned does; each then goes its own way."""
+    dataset = open_steps(store)
+    loop = iter(dataset)
+    seen = rows_of(islice(loop, 2))
+    others = [copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))]  # noqa: S301 - our own
+    assert seen + rows_of(loop) == ROWS[:78]
+    assert [rows_of(other) for other in others] == [ROWS[6:78]] * 2
+    assert dataset.state_dict() == dataset.state_after(25)
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
