@@ -203,7 +203,13 @@ class DocumentSampler(ABC):
                 f"the state is one of another sequence of documents: {told}. Open Documents and the sampler as they "
                 "were when it was saved, over the same store or a copy of it, or begin without the state"
             )
-        return arguments.whole("sample", given["sample"], 0, "documents")
+        sample = arguments.whole("sample", given["sample"], 0, "documents")
+        if sample > self.total:
+            raise InputError(
+                f"the state stands behind document {sample} of the sequence, but all passes have {self.total}: give as "
+                "many passes as it was saved with, or more"
+            )
+        return sample
 
 
 class EraSampler(DocumentSampler):

@@ -324,6 +324,10 @@ def test_states_of_other_sequences_are_refused(documents: Documents, path: Path,
     foreign = Documents(make(tmp_path, shift=50), STREAM)
     refused(lambda: PaddedBatches(foreign, batch_size=2).load_state_dict(state), "content")
     PaddedBatches(Documents(path, STREAM), batch_size=2).load_state_dict(state)
+    longer = PaddedBatches(documents, EraSampler(documents, passes=2), batch_size=50)
+    second = next(iter(longer)).state  # 50 of 80
+    refused(lambda: PaddedBatches(documents, batch_size=2).load_state_dict(second), "behind document 50", "have 40")
+    longer.load_state_dict(second)
 
 
 def test_what_cannot_be_is_refused(documents: Documents, path: Path) -> None:
