@@ -70,7 +70,10 @@ def test_what_is_missing_or_too_short_is_not_mapped(path: Path) -> None:
         FileMap(path, 1)
 
 
-@pytest.mark.parametrize(("number", "advice"), [(errno.ENOMEM, "vm.max_map_count"), (errno.EACCES, "file system")])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOMEM, "vm.max_map_count"), (errno.ENODEV, "copy the store"), (errno.EACCES, "check its file system")],
+)
 def test_what_the_system_does_not_map_is_an_error_of_ours(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:

@@ -156,6 +156,8 @@ def _map(path: Path, descriptor: int, size: int) -> int:
         advice = (
             "this process has as many maps as it may: raise vm.max_map_count, or mill streams with larger segments"
             if number == errno.ENOMEM
+            else "its file system has no memory maps, as some over FUSE: copy the store to a local disk"
+            if number == errno.ENODEV
             else "check its file system"
         )
         raise DiskError(f"{path} cannot be mapped into memory ({os.strerror(number)}): {advice}")
