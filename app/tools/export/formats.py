@@ -268,6 +268,8 @@ class _HuggingFaceFiles(_Tables):
 
     def index(self, content: ExportContent) -> None:
         """Write ``dataset_info.json``, in which the library finds the columns' types by itself, and ``state.json``."""
+        if not content.files:  # the library fails on a data set without any, and says of a folder that it is none
+            return
         state: dict[str, Any] = {
             "_data_files": [{"filename": file.name} for file in content.files],
             "_fingerprint": content.identity,

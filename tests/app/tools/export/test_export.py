@@ -311,6 +311,18 @@ def test_a_document_waits_for_its_end(tmp_path: Path) -> None:
     assert_documents(rows_of("arrow", tmp_path / "documents"), begun(milled, stop=16))
 
 
+def test_a_folder_without_rows_is_no_data_set_yet(tmp_path: Path) -> None:
+    """Where all documents wait for their ends, ``datasets`` says so of the folder; the same call makes it one."""
+    milled = milled_store(tmp_path / "store", stop=16)
+    out = tmp_path / "documents"
+    assert export(milled.path, STREAM, out, to="hf", what="documents").rows == 0
+    with pytest.raises(FileNotFoundError, match="neither a `Dataset` directory"):
+        rows_of("hf", out)
+    milled.fill()
+    waiting = export(milled.path, STREAM, out, to="hf", what="documents").waiting
+    assert_documents(rows_of("hf", out), begun(milled, waiting))
+
+
 def test_folders_of_something_else_are_refused(tmp_path: Path, store: MilledStore) -> None:
     """Other options, another stream, files of somebody else, and a folder that another process writes to."""
     out = tmp_path / "out"
