@@ -9,6 +9,8 @@ from typing import Final
 
 import pytest
 
+pytestmark = pytest.mark.needs("minutes")
+
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = """
 import pytest
@@ -77,7 +79,6 @@ def test_what_proves_nothing_fails_and_a_seed_repeats_a_run(tmp_path: Path) -> N
     assert len(numbers[0]) > 1
 
 
-@pytest.mark.needs("minutes")
 def test_a_full_run_fails_where_a_tool_is_missing(tmp_path: Path) -> None:
     """And says which; a run without ``--full`` has left the test out."""
     said = outcome(tmp_path, "--full", PATH="/nonexistent")
@@ -85,7 +86,6 @@ def test_a_full_run_fails_where_a_tool_is_missing(tmp_path: Path) -> None:
     assert "classes that did not run: " in said
 
 
-@pytest.mark.needs("minutes")
 def test_a_full_run_has_what_a_plain_one_leaves_out_from_any_folder(tmp_path: Path) -> None:
     """And properties, with more examples; not what would be the same again."""
     said = outcome(tmp_path, "--full")

@@ -552,6 +552,7 @@ def test_without_the_rule_eras_go_wrong(rule: EraRule, trial: Trial, monkeypatch
     print(f"| {rule.name} | {len(found)} of {rounds:,} | {found[:3]} |")  # noqa: T201 - a line of docs/reliability.md
 
 
+@pytest.mark.needs("minutes")
 def test_the_same_seed_gives_the_same_history() -> None:
     """So a printed seed is enough to see a failure again."""
     for seed in range(10):

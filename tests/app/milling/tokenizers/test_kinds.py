@@ -167,7 +167,7 @@ def test_tokens_spell_the_text(name: str, text: str) -> None:
         assert normalizer.normalize_str(decoded) == normalizer.normalize_str(text)
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(2)
 @on_all_kinds
 def test_engine_that_is_chosen(name: str) -> None:
     """The fast one for all BPE of full size, and nobody is told of a reason where it is."""
