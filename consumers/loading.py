@@ -413,12 +413,9 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         self._given = {"data": state, "made": made}
 
     def __getstate__(self) -> dict[str, Any]:
-        running = self._running
-        self._settle()
-        # A process group may be there since, which a worker that is spawned does not have.
-        copied = self.__dict__ | {"_options": _with_ranks(self._options)}
-        self._running = running  # what is open stays with this process, whose loop goes on
-        return copied
+        self._note()
+        # What is open stays here. A process group may be there since, which a worker that is spawned does not have.
+        return self.__dict__ | {"_running": None, "_options": _with_ranks(self._options)}
 
     def _here(self, batches: StepLoop) -> Iterator[Batch]:
         for batch in batches:
@@ -441,11 +438,15 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         here = (self._turn, self._running.state_dict())
         return max(here, there, key=lambda one: (one[0], one[1]["sample"]))[1]  # workers may have read on since
 
-    def _settle(self) -> None:
-        """Remember where a loop without workers stands, and leave what it has open."""
+    def _note(self) -> None:
+        """Remember where a loop without workers stands."""
         if self._running is not None:
             self._place.advance(self._turn, self._running.state_dict())
-            self._running = None
+
+    def _settle(self) -> None:
+        """Remember it, and leave what the loop has open."""
+        self._note()
+        self._running = None
 
     def _open(self, state: Mapping[str, Any], **options: Any) -> StepLoop:
         batches = self._fresh(**options)

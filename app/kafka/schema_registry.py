@@ -18,7 +18,8 @@ from .security import password, ssl_context
 ANSWER_SECONDS: Final = 10.0
 """A registry answers within milliseconds; after so long, another try is likelier to be answered than this one."""
 NOT_THERE: Final = (40401, 40402, 40403)
-"""Error codes: no such subject, version, schema. A wrong address gets a 404 with another code, or none."""
+"""Error codes: no such subject, version, schema. A wrong address gets a 404 with another code, or none. A tuple: what
+an answer has for a code may have no hash."""
 OK: Final = 200
 MOST_REFERENCES: Final = 1000
 """Of one schema, those of its references included; a registry that names more is broken."""

@@ -264,7 +264,7 @@ class _Table:
             yield Bad(self._fault, bytes(self._row)) if self._fault and not isinstance(row, Bad) else row
 
     def content(self, names: list[str], row: list[str]) -> dict[str, str] | Bad:
-        if len(names) > 1 and [row[0].lstrip("\ufeff"), *row[1:]] == names:
+        if row[-1:] == names[-1:] and len(names) > 1 and [row[0].lstrip("\ufeff"), *row[1:]] == names:
             return Bad("the names of the columns again, as where files were joined", bytes(self._row))
         if len(row) != len(names):
             return Bad(f"{len(row)} fields, and the first line names {len(names)}", bytes(self._row))

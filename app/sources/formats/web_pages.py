@@ -178,10 +178,11 @@ def _text(data: bytes, kind: str, *, html: bool) -> str | Bad:
     said = _CHARSET.search(kind)
     if said is not None and not ENCODINGS.fullmatch(said[1].replace("_", "-")):
         return Bad(f"not the text that it says it is: {said[1][:60]!r} is no charset of the web", data)
-    encoding = marked_encoding(data) or (said[1] if said else UTF_8)
+    marked = marked_encoding(data)
+    encoding = marked or (said[1] if said else UTF_8)
     if is_binary(data, encoding):
         return Bad("not the text that it says it is: these are bytes of compressed or other binary data", data)
-    if not said and not marked_encoding(data) and (why := why_no_text(data)):
+    if not said and not marked and (why := why_no_text(data)):
         return Bad(f"not the text that it says it is: {why}", data)
     try:
         return _extracted(data, encoding) if html else data.decode(encoding).removeprefix("\ufeff")
