@@ -55,15 +55,20 @@ def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() ->
     assert groups[0] == groups[1]
 
 
+def modules_after(code: str) -> set[str]:
+    """Return the modules that a new process has loaded after running code that prints them."""
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["version"], ["--", "version"], ["produze"], []])
 @pytest.mark.cases(3)
 def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: list[str]) -> None:
     """Settings take half a second, all commands a second more; typer itself may load pydantic."""
     code = f"from tokenmill.app.cli import _exit_code_of as run; import sys; run({arguments}); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = modules_after(code)
     assert "typer" in loaded
     heavy = {"tokenmill.app.settings", "numpy", "structlog", "asyncio", "aiokafka", "faust", "multiprocessing"}
-    assert heavy & set(loaded) == set()
+    assert heavy & loaded == set()
 
 
 def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settings_do_not_name() -> None:
@@ -72,21 +77,21 @@ def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settin
         "from tokenmill.app.cli import create_cli; import sys; create_cli('mill'); "
         "import tokenmill.app.mill.app, tokenmill.app.worker.run; print(*sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = modules_after(code)
     assert "tokenmill.app.cli.workers" in loaded
     own = {f"tokenmill.{name}" for name in ("samples", "store", "app.segments", "app.supervisor", "app.cli.output")}
     texts = {"awkward", "gigatoken", "huggingface_hub", "numba", "spacy", "tokenizers"}
     others = {"httpx", "pyarrow", "rich.progress", "sqlalchemy", "torch"}
-    assert (own | texts | others) & set(loaded) == set()
+    assert (own | texts | others) & loaded == set()
 
 
 def test_a_process_that_packs_loads_no_settings_and_no_client_of_kafka() -> None:
     """What loads them is the command, once, and not each process that it starts."""
     code = "import tokenmill.app.tools.pack.mill_processes, sys; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    loaded = modules_after(code)
     assert "tokenmill.app.tools.pack.packed_partition" in loaded
     heavy = {"tokenmill.app.settings", "tokenmill.app.tools.verify", "pydantic", "aiokafka", "awkward"}
-    assert heavy & set(loaded) == set()
+    assert heavy & loaded == set()
 
 
 @pytest.mark.slow
