@@ -19,8 +19,10 @@ _TOKEN: Final = re.compile(rb'"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"|["{}\[\],]')
 """A whole string, or a bracket, a comma, or the start of a string that ends elsewhere."""
 _REST_OF_STRING: Final = re.compile(rb'[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+(?P<end>"|\\?\n)?+')
 _LINE: Final = re.compile(rb"\n(?:\xef\xbb\xbf)?\x1e?(?P<indent>[ \t]*+)(?=[{\[])")
-_BETWEEN: Final = b" \t\r\n,\x1e\xef\xbb\xbf"
-"""What may be between two values, also in JSON text sequences (RFC 7464) and in joined files, each with its mark."""
+_BOM: Final = b"\xef\xbb\xbf"
+_SPACES: Final = b" \t\r\n,\x1e"  # the last one in JSON text sequences (RFC 7464)
+_BETWEEN: Final = _SPACES + _BOM
+"""What may be between two values; joined files each begin with a mark, and its bytes alone are a fault."""
 _NO_OBJECT: Final = "no JSON object begins here; if this is no JSON, say what it is: --format"
 _OPENED_BY: Final = {b"}": ord("{"), b"]": ord("[")}
 _MOST_AGAIN: Final = 4
@@ -137,7 +139,7 @@ class _Scan:
             if last >= self._begin and self._held[last] not in (b":" if self._open.endswith(b"{") else b",["):
                 return self._refuse("a bracket opens where none can be", start)
         else:
-            if self._lost or self._held[self._begin : start].strip(_BETWEEN):
+            if self._lost or self._held[self._begin : start].replace(_BOM, b"").strip(_SPACES):
                 return self._refuse(_NO_OBJECT, start)
             self._indent = max(self._indent, self._column(start))
             if token == b"[" and not self._in_array:
@@ -207,6 +209,6 @@ class _Scan:
         if self._in_array:
             self._in_array = False
             return self._passed_to(self._at, Bad("the JSON is cut off: a bracket is not closed", broken=True))
-        if self._lost or self._held[self._begin :].strip(_BETWEEN):
+        if self._lost or self._held[self._begin :].replace(_BOM, b"").strip(_SPACES):
             return self._refuse(_NO_OBJECT)
         return None

@@ -70,6 +70,7 @@ def test_joined_files_may_each_begin_with_a_mark(block: int) -> None:
     found = read(b"".join(mark + file for file in files), block=block)
     assert [json.loads(value)["text"] for value in found if isinstance(value, bytes)] == [1, 2, 3, 4, 5]
     assert len(found) == 6
+    assert [type(one) for one in read(b'{"text":1}\n\xbf{"text":2}\n', block=block)] == [bytes, Bad]
 
 
 def test_values_keep_their_bytes() -> None:
