@@ -14,8 +14,6 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A message as it stands on a token partition."""
-
     header: bytes
     value: bytes
     producer: int
@@ -24,7 +22,6 @@ class Stored:
     """As its sender had it, for the judge."""
 
     def message(self) -> Message:
-        """Return what a reader makes of it."""
         return decode_message(self.header, self.value)
 
 
@@ -55,7 +52,6 @@ class Broker:
     counts: Counter[str] = field(default_factory=Counter)
 
     def send(self, flight: Flight) -> Flight:
-        """Take something on its way."""
         self.flights.append(flight)
         return flight
 
@@ -71,7 +67,6 @@ class Broker:
         return True
 
     def refuse(self, flight: Flight) -> None:
-        """Let it vanish; its sender hears of that."""
         self.flights.remove(flight)
         flight.state = "refused"
 
@@ -93,7 +88,6 @@ def _plain(record: object) -> tuple[int, int, bytes | None, bytes | None]:
 
 
 def stored(message: Message, producer: int, sequence: int) -> Stored:
-    """Return a message as a producer puts it on the wire."""
     return Stored(encode_header(message), bytes(message.tokens), producer, sequence, message)
 
 
@@ -101,7 +95,6 @@ class SimulatedLogs:
     """The logs of one chain, read step by step (`tokenmill.reading.ChainLogs`)."""
 
     def __init__(self, broker: Broker, split: str) -> None:
-        """Read the chain of ``split``."""
         self.tokens = f"tokens.{split}[0]"
         self.source = "raw[0]"
         self.seen: list[Message] = []
@@ -112,7 +105,6 @@ class SimulatedLogs:
         self._log = broker.tokens[split]
 
     async def _read(self, log: Log[T], start: int, end: int) -> list[tuple[int, T]]:
-        """Read a few offsets, after a step in which the log may move."""
         await step()
         try:
             return log.read(start, end)
@@ -121,33 +113,28 @@ class SimulatedLogs:
             raise
 
     async def token_bounds(self) -> tuple[int, int]:
-        """Return the bounds of the token partition."""
         await step()
         self.seen = [entry.sent for entry in self._log.entries.values()]
         self.skipped_check = True
         return self._log.first, self._log.end
 
     async def source_bounds(self) -> tuple[int, int]:
-        """Return those of the raw partition."""
         await step()
         self.source_first = self._broker.raw.first
         return self._broker.raw.first, self._broker.raw.end
 
     async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
-        """Yield messages, with a step now and then, in which the log may move."""
         for low in range(start, end, 4):
             for _, entry in await self._read(self._log, low, min(end, low + 4)):
                 yield entry.message()
 
     async def records(self, start: int, end: int) -> AsyncIterator[list[Record]]:
-        """Yield records of the raw partition, with a step now and then."""
         for low in range(start, end, 4):
             found = await self._read(self._broker.raw, low, min(end, low + 4))
             self._broker.counts["records read again"] += len(found)
             yield [record for _, record in found]
 
     async def record(self, offset: int) -> Record | None:
-        """Return a record of the raw partition."""
         self.skipped_check = False
         found = await self._read(self._broker.raw, offset, offset + 1)
         return found[0][1] if found else None

@@ -31,8 +31,6 @@ FETCH: Final = 4
 
 
 class Said(NamedTuple):
-    """A record as aiokafka gives it."""
-
     topic: str
     partition: int
     offset: int
@@ -42,8 +40,6 @@ class Said(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What stands at an offset."""
-
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes]] = ()
@@ -53,7 +49,6 @@ class Written(NamedTuple):
 
 @cache
 def hashes(partition: int) -> list[bytes]:
-    """Return the chain hash before each block."""
     start = genesis_hash(FINGERPRINT, partition)
     return [start, *roll(start, _tokens(partition, 0, MOST_BLOCKS), [_entry(block) for block in range(MOST_BLOCKS)])]
 
@@ -81,10 +76,7 @@ def written(partition: int, first: int, stop: int, branch: int = 0) -> Written:
 
 
 class Topics:
-    """All logs, and whether the broker answers."""
-
     def __init__(self, partitions: int) -> None:
-        """Hold nothing."""
         self.control: Log[Written] = Log()
         self.tokens: list[Log[Written]] = [Log() for _ in range(partitions)]
         self.failing = 0
@@ -92,7 +84,6 @@ class Topics:
         self.seen: Counter[str] = Counter()
 
     def log(self, partition: TopicPartition) -> Log[Written]:
-        """Return a log."""
         return self.control if partition.topic == STREAM.control_topic else self.tokens[partition.partition]
 
     def reach(self, partition: int) -> int:
@@ -105,7 +96,6 @@ class Topics:
         return reached
 
     async def answer(self) -> None:
-        """Take the time of a request."""
         await step()
         if self.failing:
             self.failing -= 1
@@ -117,28 +107,23 @@ class SimulatedConsumer:
     """Reads `Topics` as an `AIOKafkaConsumer` of no group would."""
 
     def __init__(self, topics: Topics, rng: random.Random) -> None:
-        """Read nothing yet."""
         self._client = self.cluster = self  # the client's own client, which is asked for metadata
         self._topics = topics
         self._rng = rng
         self._position = 0
 
     def brokers(self) -> list[SimpleNamespace]:
-        """Return the broker."""
         return [SimpleNamespace(nodeId=0)]
 
     async def send(self, _: int, __: object) -> SimpleNamespace:
-        """Return the token partitions: nothing else is asked for."""
         await self._topics.answer()
         return SimpleNamespace(topics=[(0, STREAM.tokens_topic, False, self._topics.tokens)])
 
     async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the first offsets."""
         await self._topics.answer()
         return {partition: self._topics.log(partition).first for partition in partitions}
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last."""
         await self._topics.answer()
         return {partition: self._topics.log(partition).end for partition in partitions}
 
@@ -146,15 +131,12 @@ class SimulatedConsumer:
         """Read a partition."""
 
     def seek(self, _: TopicPartition, offset: int) -> None:
-        """Read from there."""
         self._position = offset
 
     async def position(self, _: TopicPartition) -> int:
-        """Return the next offset."""
         return self._position
 
     async def getmany(self, partition: TopicPartition, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Said]]:
-        """Return the records of a few offsets."""
         assert timeout_ms > 0
         await self._topics.answer()
         log = self._topics.log(partition)

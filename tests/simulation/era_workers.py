@@ -33,7 +33,6 @@ class Truth:
     """The eras after each change of the control topic."""
 
     def __init__(self, topics: Topics, ever: Sequence[int]) -> None:
-        """Begin with none; ``ever`` are the most blocks that ever stood on each partition without a gap."""
         self.versions: list[list[bytes]] = [[]]
         self._topics = topics
         self._ever = ever
@@ -52,29 +51,24 @@ class Truth:
                 assert stop <= self._ever[partition], "an era has blocks that never were there without a gap"
 
     def now(self) -> int:
-        """Return the number of the control topic's state."""
         return len(self.versions) - 1
 
     def require_lost(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless an era was missing from the topic at some time since then."""
         assert head is not None, f"{who} halted though it had seen nothing"
         found = [version for version in self.versions[since:] if head.pack() not in version]
         assert found, f"{who} halted though era {head.number}, the last that it has, stands there"
 
     def require_head(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless this was an era of the topic at some time since then."""
         assert head is None or any(head.pack() in version for version in self.versions[since:]), (
             f"{who} takes for the last era what was none while it looked"
         )
 
     def require_end(self, since: int) -> None:
-        """Fail unless the end marker was there at some time since then."""
         assert any(version and read_ended(version[-1]) for version in self.versions[since:]), (
             "a stream counts as closed that has no end marker"
         )
 
     def require_chain(self, eras: Sequence[Era], since: int, who: str) -> None:
-        """Fail unless these were the first eras of the topic at some time since then."""
         values = [era.pack() for era in eras]
         assert any(version[: len(values)] == values for version in self.versions[since:]), (
             f"{who} sees other eras than the topic held while it looked"
@@ -100,8 +94,6 @@ class World(Protocol):
 
 @dataclass(eq=False)
 class Flight:
-    """A record on its way to the control topic."""
-
     key: bytes
     value: bytes
     state: str = "flying"
@@ -109,13 +101,10 @@ class Flight:
 
 @dataclass
 class Pace:
-    """What a mill is told about eras."""
-
     era_blocks: int
     era_max_seconds: float
 
     def for_topic(self, _: str) -> Self:
-        """Return the settings of a raw topic."""
         return self
 
 
@@ -123,18 +112,15 @@ class Worker:
     """A process: it goes on step by step, is stopped by not being stepped, and killed."""
 
     def __init__(self, world: World) -> None:
-        """Begin with the first step."""
         self.world = world
         self.client = cast("AIOKafkaConsumer", world.new_client())
         self.over = False
         self._work: Coroutine[Any, Any, None] | None = None
 
     async def work(self) -> None:
-        """Work."""
         raise NotImplementedError
 
     def step(self) -> None:
-        """Go on until something has to be waited for."""
         if not self.over:
             self._work = self._work or self.work()
             try:
@@ -143,22 +129,17 @@ class Worker:
                 self.over = True
 
     def kill(self) -> None:
-        """End in the middle of it."""
         if self._work is not None:
             self._work.close()
         self.over = True
 
 
 class Sender(Worker):
-    """One that writes to the control topic."""
-
     def __init__(self, world: World, flights: list[Flight]) -> None:
-        """Send what others let land."""
         super().__init__(world)
         self._flights = flights
 
     async def write(self, _: str, key: bytes, value: bytes) -> None:
-        """Send a record; return when it is acknowledged."""
         flight = Flight(key, value)
         self._flights.append(flight)
         while flight.state == "flying":
@@ -171,14 +152,12 @@ class Mill(Sender):
     """A mill that believes, or does not, to have partition 0."""
 
     def __init__(self, world: World, flights: list[Flight], pace: Pace) -> None:
-        """Own it."""
         super().__init__(world, flights)
         self.owns = True
         self.gave_up = False
         self._keeper = EraKeeper(cast("Settings", pace), [SETTLED], lambda _: self.owns, self.write)
 
     async def work(self) -> None:
-        """Do what `EraKeeper.run` does."""
         keeper, name = self._keeper, STREAM.name
         while True:
             began = self.world.truth.now()
@@ -204,7 +183,6 @@ class Person(Sender):
     _ends = 0
 
     async def work(self) -> None:
-        """Return when the end marker stands there, or it has become clear that this cannot be done now."""
         began = self.world.truth.now()
         closer = EraCloser(SETTLED, self._write_counted, era_blocks=1, era_seconds=0.0)
         try:
@@ -236,7 +214,6 @@ class SimulatedWriter:
     """An `EraWriter` whose files are a list."""
 
     def __init__(self, process: "Bringer") -> None:
-        """Go on behind the last era."""
         self.process = process
         self._store = process.store
         self.last: Era | None = None
@@ -246,7 +223,6 @@ class SimulatedWriter:
 
     @classmethod
     def open(cls, store: Store, _: str) -> "SimulatedWriter":
-        """Lock."""
         process = cast("Bringer", store)
         if process.store.holder is not None:
             raise LockedError("another process has it")
@@ -255,7 +231,6 @@ class SimulatedWriter:
 
     @property
     def next_number(self) -> int:
-        """How many eras there are."""
         return len(self._store.eras)
 
     def append(self, eras: Sequence[tuple[Era, int]]) -> None:
@@ -273,7 +248,6 @@ class SimulatedWriter:
             self.last, self.position = era, offset
 
     def close(self) -> None:
-        """Unlock."""
         if self._store.holder is self:
             self._store.holder = None
 
@@ -282,7 +256,6 @@ class Bringer(Worker):
     """A segment worker that has partition 0 of the token topic."""
 
     def __init__(self, world: World, store: StoreFiles) -> None:
-        """Own it."""
         super().__init__(world)
         self.owns = True
         self.store = store
@@ -290,7 +263,6 @@ class Bringer(Worker):
         self._bringer = EraBringer([SETTLED], cast("Store", self), lambda _: self.owns)
 
     async def work(self) -> None:
-        """Do what `EraBringer.run` does."""
         name = STREAM.name
         while True:
             began = self.world.truth.now()
@@ -305,7 +277,6 @@ class Bringer(Worker):
             await step()
 
     def kill(self) -> None:
-        """Let the files go as well, as the system does."""
         super().kill()
         if self.store.holder is not None and self.store.holder.process is self:
             self.store.holder = None
@@ -315,14 +286,12 @@ class Reader(Worker):
     """Somebody who follows the eras on the control topic."""
 
     def __init__(self, world: World) -> None:
-        """Have seen nothing."""
         self.follower = EraFollower(STREAM.name, FINGERPRINT)
         self.known: list[Era] = []
         self.halted = False
         super().__init__(world)
 
     async def work(self) -> None:
-        """Look for ever."""
         while True:
             began = self.world.truth.now()
             try:
@@ -344,8 +313,6 @@ class Reader(Worker):
 
 
 class _Log:
-    """Counts what would be logged."""
-
     def __init__(self, seen: Counter[str]) -> None:
         self._seen = seen
 
@@ -356,18 +323,14 @@ class _Log:
 
 
 class _Clock:
-    """The time of a history."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._last = 0
 
     def monotonic(self) -> float:
-        """Return seconds."""
         return self._world.clock
 
     def time_ns(self) -> int:
-        """Return another millisecond each time."""
         self._last += 1_000_000
         return self._last
 

@@ -30,8 +30,6 @@ from tokenmill.wire.totals import Totals
 
 @dataclass
 class Judge:
-    """Looks on while a history runs, and has the last word on it."""
-
     scene: Scene
     broker: Broker
     violations: list[str] = field(default_factory=list)
@@ -46,7 +44,6 @@ class Judge:
     _letters: dict[tuple[int, int], str | None] = field(default_factory=dict)
 
     def raw_lost(self, cut: int, workers: list[MillWorker]) -> None:
-        """Take note that the raw log is about to lose all from ``cut`` on."""
         sent = [m.cursor for messages in self.broker.landed.values() for m in messages]
         sent += [f.stored.sent.cursor for f in self.broker.flights if f.stored is not None]
         if any(reaches(cursor, cut) for cursor in sent) or any(w.touches(cut) for w in workers if w.alive):
@@ -55,7 +52,6 @@ class Judge:
             self.rewritten = True
 
     def resumed(self, split: str, logs: SimulatedLogs, tail: Tail) -> None:
-        """Hold a resume against the log that it saw."""
         by_value = tail.point.references and tail.point.is_complete
         unseen = by_value and split_references(tail.point.references).oldest < tail.source_first
         if self.rewritten and (logs.skipped_check or unseen) and tail.point.cursor.last_offset != NO_RECORD:
@@ -72,7 +68,6 @@ class Judge:
             self.violations.append(f"{split}: went on after a gap that the source still fills")
 
     def halted(self, error: Exception, logs: SimulatedLogs | None) -> None:
-        """Hold a halt of a mill against its reason."""
         self.halted_mill = True
         kind = type(error).__name__
         if isinstance(error, GapError) or "removed before" in str(error):
@@ -99,7 +94,6 @@ class Judge:
             self.violations.append(f"{split}: a store halted falsely: {store.halt!r}")
 
     def letters_before(self, message: Message, split: str) -> None:
-        """Check that the dead letters of all records that a message's cursor has passed are acknowledged."""
         if self.rewritten:
             return
         sent = {record.offset for record, _ in self.broker.dead}
@@ -108,7 +102,6 @@ class Judge:
             self.violations.append(f"{split}: block {message.first} stands, and dead letters {missing} do not")
 
     def _dead(self) -> dict[int, str]:
-        """Return offset and reason of every record that is no document and finally stands."""
         letters = {
             offset: self._letter(record)
             for offset, record in self.broker.raw.truth.items()
@@ -124,7 +117,6 @@ class Judge:
         return self._letters[key]
 
     def close(self, stores: list[Store]) -> None:
-        """Say the last word: all is quiet, and nothing more will come."""
         if self.unprovable:
             self.counts["rewritten, and retention removed the proof"] += 1
             return
@@ -176,7 +168,6 @@ class Judge:
     def _close_topic(
         self, split: str, blocks: list[ReferenceBlock], totals: dict[int, Totals], states: dict[int, bytes]
     ) -> None:
-        """Hold every message that ever stood on a token partition against the chain."""
         recipe = next(recipe for recipe in self.scene.source.recipes if recipe.split == split)
         chains = [genesis_hash(recipe.fingerprint, PARTITION), *(block.chain for block in blocks)]
         for message in self.broker.landed[split]:
@@ -236,8 +227,6 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a history is made of, before it runs."""
-
     splits: int
     block_tokens: int
     start: int
@@ -295,8 +284,6 @@ def draw_plan(seed: int, only: Sequence[str] = (), *, fit: bool = False) -> Plan
 
 @dataclass
 class History:
-    """One run of a plan."""
-
     plan: Plan
     rules: Rules = field(default_factory=Rules)
     broker: Broker = field(default_factory=Broker)
@@ -306,7 +293,6 @@ class History:
     _made: int = 0
 
     def __post_init__(self) -> None:
-        """Set the scene."""
         plan = self.plan
         self.scene: Scene = make_scene(plan.splits, plan.block_tokens, plan.start, plan.fit)
         for recipe in self.scene.source.recipes:
@@ -316,7 +302,6 @@ class History:
         self.broker.raw.skip(plan.start)
 
     def run(self) -> list[str]:
-        """Let everything happen, then let all faults end; return what was violated."""
         before, reading.FIRST_TAIL = reading.FIRST_TAIL, self.plan.first_tail  # type: ignore[misc]
         try:
             for name, number in self.plan.actions:
@@ -519,7 +504,6 @@ class History:
         self._settle()
 
     def _settle(self) -> None:
-        """Let the owner and the stores go on until nothing moves any more."""
         quiet = rounds = 0
         while quiet < QUIET_ROUNDS:
             rounds += 1
@@ -535,7 +519,6 @@ class History:
             quiet = quiet + 1 if set(did) <= {"idle"} and not self.broker.flights else 0
 
     def _count(self) -> None:
-        """Take over what the others counted."""
         self.counts += self.broker.counts + self.judge.counts
         self.counts["workers that ended"] += sum(bool(worker.ended) for worker in self.workers)
         for worker in self.workers:
@@ -562,7 +545,6 @@ def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Yield plans with a run of actions left out, long runs first, then with a number made 0."""
     actions = list(plan.actions)
     size = len(actions) // 2
     while size:

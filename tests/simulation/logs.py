@@ -19,7 +19,6 @@ class Log(Generic[T]):
     """One partition: its committed records, by offset."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
         self.first = 0
         self.end = 0
         self.leader = 0
@@ -48,24 +47,16 @@ class Log(Generic[T]):
         self.leader += 1
 
     def retain_from(self, first: int) -> None:
-        """Remove what is older than ``first``."""
         self.first = max(self.first, min(first, self.end))
         for offset in [offset for offset in self.entries if offset < self.first]:
             del self.entries[offset]
 
     def recreate(self) -> None:
-        """Delete the topic, and make it again."""
         leader = self.leader + 1
         self.__init__()  # type: ignore[misc] # it is a new log in all but its name
         self.leader = leader
 
     def read(self, start: int, end: int) -> list[tuple[int, T]]:
-        """Return what stands at ``[start, end)``.
-
-        Raises:
-            MovedError: the log does not hold these offsets.
-
-        """
         if start < end and (start < self.first or end > self.end):
             raise MovedError(f"the log holds {self.first} to {self.end}, wanted are {start} to {end}")
         return [(offset, self.entries[offset]) for offset in range(start, end) if offset in self.entries]

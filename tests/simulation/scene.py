@@ -34,7 +34,6 @@ def make_scene(splits: int, block_tokens: int, start: int, fit: tuple[int, int] 
 
 
 def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:
-    """Return the scene whose chains are made by ``recipe``, with so many splits."""
     recipe = replace(recipe, shards=splits, splits=SPLITS[splits], max_text_bytes=60)
     source = make_source(recipe, start=start)
     starts = (0,) * PARTITION + (start,)

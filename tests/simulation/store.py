@@ -23,8 +23,6 @@ FRUITLESS_LOOKS: Final = 2
 
 
 class Kept(NamedTuple):
-    """One block as the store has it."""
-
     tokens: bytes
     entry: bytes
     chain: bytes
@@ -67,7 +65,6 @@ class Store:
         return "works"
 
     def kill(self) -> None:
-        """Lose what was appended and not committed; the next step starts a new process."""
         if self._task is not None:
             self._task.close()
         self._task = None
@@ -109,7 +106,6 @@ class Store:
         await self._follow(acceptor, position, log.leader)
 
     async def _follow(self, acceptor: Acceptor, position: int, leader: int) -> None:
-        """Read on from ``position``, and again from the beginning where a block is missing."""
         log, search, patience, in_vain = self.log, GapSearch(), 1, 0
         while True:
             if self.rules.leader_changes_end and log.leader != leader:
@@ -142,7 +138,6 @@ class Store:
         return self.log.first > 0 and oldest is not None and self.log.entries[oldest].sent.first > block
 
     def _read(self, acceptor: Acceptor, search: GapSearch, position: int, end: int) -> bool:
-        """Take what stands at ``[position, end)``; return whether that is anything."""
         gap = None
         for offset, entry in self.log.read(position, end):
             gap = self._take(acceptor, search, entry.message(), offset) or gap

@@ -16,18 +16,7 @@ import pytest
 from tests.eras.judging import read_ended, stops_of
 from tests.faults.trial import Trial
 from tests.simulation.era_kafka import MOST_BLOCKS, SimulatedConsumer, Topics, Written, written
-from tests.simulation.era_workers import (
-    Bringer,
-    Flight,
-    Mill,
-    Pace,
-    Person,
-    Reader,
-    StoreFiles,
-    Truth,
-    Worker,
-    outside,
-)
+from tests.simulation.era_workers import Bringer, Flight, Mill, Pace, Person, Reader, StoreFiles, Truth, Worker, outside
 from tests.simulation.logs import Log
 from tokenmill import reading
 from tokenmill.app.kafka import control_topic
@@ -162,7 +151,6 @@ class EraHistory:
     """One history; `run` goes through it and raises AssertionError at the first thing that must not be."""
 
     def __init__(self, seed: int) -> None:
-        """Draw what there is at the beginning."""
         self.seen: Counter[str] = Counter()
         """How often each fault and each answer to it was met."""
         self.clock = 0.0
@@ -185,7 +173,6 @@ class EraHistory:
         self.truth = Truth(self.topics, self._ever)
 
     def run(self, actions: int = 120) -> None:
-        """Let so many things happen, then end all faults, and check that every reader has every block once."""
         faults = [name for name, weight in WEIGHTS.items() if weight < 5]
         left_out = set(self._rng.sample(faults, self._rng.randint(0, len(faults))))
         chosen = {name: weight for name, weight in WEIGHTS.items() if name not in left_out}
@@ -198,13 +185,11 @@ class EraHistory:
     # what workers ask
 
     def new_client(self) -> SimulatedConsumer:
-        """Return a consumer of the topics."""
         return SimulatedConsumer(self.topics, self._rng)
 
     # what happens
 
     def produce(self) -> None:
-        """Let a mill publish blocks."""
         partition = self._rng.randrange(len(self.topics.tokens))
         if partition not in self._stopped:
             first = self.topics.reach(partition)
@@ -244,20 +229,16 @@ class EraHistory:
         self.seen["partition 0 halted"] += partition == 0
 
     def mill(self) -> None:
-        """Let some mill go on, another one stands meanwhile."""
         self._some_steps(self._mills)
         self._mills = [mill for mill in self._mills if not mill.over]
 
     def bring(self) -> None:
-        """Let some segment worker go on."""
         self._some_steps(self._bringers)
 
     def read(self) -> None:
-        """Let some reader go on."""
         self._some_steps([reader for reader in self._readers if not reader.over])
 
     def land(self) -> None:
-        """Let a record arrive, however late."""
         if self._flights:
             flight = self._flights.pop(self._rng.randrange(len(self._flights)))
             self._append(Written(flight.key, flight.value))
@@ -265,13 +246,11 @@ class EraHistory:
             self.seen["written, and told that it was not"] += flight.state == "refused"
 
     def drop(self) -> None:
-        """Let a record never arrive."""
         if self._flights:
             self._flights.pop(self._rng.randrange(len(self._flights))).state = "refused"
             self.seen["sends lost"] += 1
 
     def fill(self) -> None:
-        """Let a store commit blocks."""
         store = self._rng.choice(self._stores)
         partition = self._rng.randrange(len(self._ever))
         have = store.blocks.get(partition, 0)
@@ -285,30 +264,25 @@ class EraHistory:
             self.seen["mills beside each other"] += len(self._mills) > 1
 
     def close(self) -> None:
-        """Let a person close the stream while mills go on."""
         self._mills.append(Person(self, self._flights))
 
     def start_bringer(self) -> None:
-        """Start one more segment worker on a store, or one where there is none."""
         store = self._rng.choice(self._stores)
         if sum(bringer.store is store for bringer in self._bringers) < 2:
             self._bringers.append(Bringer(self, store))
             self.seen["bringers beside each other"] += 1
 
     def kill_mill(self) -> None:
-        """Kill a mill, at whatever step."""
         if self._mills:
             self._mills.pop(self._rng.randrange(len(self._mills))).kill()
             self.seen["mills killed"] += 1
 
     def kill_bringer(self) -> None:
-        """Kill a segment worker."""
         if self._bringers:
             self._bringers.pop(self._rng.randrange(len(self._bringers))).kill()
             self.seen["bringers killed"] += 1
 
     def own(self) -> None:
-        """Let partition 0 be revoked from somebody, or assigned again."""
         workers = [worker for worker in (*self._mills, *self._bringers) if isinstance(worker, Mill | Bringer)]
         if workers:
             worker = self._rng.choice(workers)
@@ -316,7 +290,6 @@ class EraHistory:
             self.seen["partition 0 revoked or assigned"] += 1
 
     def lose_control(self) -> None:
-        """Let the control topic lose its last records."""
         log = self.topics.control
         if log.truth and not self.seen["token retention"]:
             cut = sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))]
@@ -325,7 +298,6 @@ class EraHistory:
             self.truth.changed()
 
     def recreate_control(self) -> None:
-        """Delete the control topic, and make it again."""
         if not self.seen["token retention"]:
             self.topics.control.recreate()
             self.truth.changed()
@@ -363,18 +335,15 @@ class EraHistory:
         self.seen["junk"] += 1
 
     def add_partition(self) -> None:
-        """Let the raw topic, and the token topic with it, get one more partition."""
         if len(self.topics.tokens) < MOST_PARTITIONS:
             self.topics.tokens.append(Log())
             self._ever.append(0)
             self.seen["partitions added"] += 1
 
     def silence(self) -> None:
-        """Let the broker not answer some requests."""
         self.topics.failing = self._rng.randint(1, 3)
 
     def disk(self) -> None:
-        """Let the disk of a store fail after an era or two."""
         self._rng.choice(self._stores).commits_left = self._rng.randint(0, 2)
         self.seen["disks that fail"] += 1
 
@@ -406,7 +375,6 @@ class EraHistory:
         self.seen["eras"] += self.truth.versions[-1] != before
 
     def _look_at_stores(self) -> None:
-        """See that what stands in each store was once on the topic, and how far its blocks are."""
         for number, store in enumerate(self._stores):
             lines = [era.pack() for era, _ in store.eras]
             if len(lines) != self._stored[number]:

@@ -77,7 +77,6 @@ def explored(trial: Trial, rounds: int, plan_of: Callable[[int], Plan]) -> Count
 
 
 def explain(plan: Plan, seed: int) -> str:
-    """Return the shortest history that violates what that of the seed does, ready to be run again."""
     shortest = shrink(plan, lambda smaller: bool(History(smaller).run()))
     return f"seed {seed}: {History(plan).run()}\nshortest: {shortest}\n{History(shortest).run()}"
 

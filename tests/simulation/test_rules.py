@@ -30,8 +30,6 @@ _acknowledged = LogEnd.acknowledged
 
 
 class Rule(NamedTuple):
-    """A rule and how it is switched off."""
-
     name: str
     off: Callable[[pytest.MonkeyPatch], Rules]
     plan: Plan
@@ -193,9 +191,7 @@ RULES: Final = (
     Rule("a reader that misses a block looks from the start again", _shell(look_again=False), draw_plan(67)),
     Rule("a halt over a gap needs all retained messages", _shell(whole_look=False), SLOW_OWNER),
     Rule(
-        "a halt over a source's retention needs all retained messages",
-        _patched(reading, "_runs", _one_run),
-        FAR_BEHIND,
+        "a halt over a source's retention needs all retained messages", _patched(reading, "_runs", _one_run), FAR_BEHIND
     ),
     Rule("the run before a gap is continued, not the last one", _patched(reading, "choose", _last_run), draw_plan(1)),
     Rule("a partition that was never cut begins at block 0", _patched(reading, "_runs", _never_whole), draw_plan(36)),

@@ -50,8 +50,6 @@ class Send:
 
 
 class History:
-    """One history."""
-
     def __init__(self, seed: int, off: str = "", *, losses: bool = False) -> None:
         self.rng, self.losses, self.seen = random.Random(seed), losses, Counter[str]()
         contents = self.rng.choice([12, 40, 90])
@@ -66,7 +64,6 @@ class History:
         self.halted = ""
 
     def run(self) -> None:
-        """Play it to its end."""
         actions = [self.sign] * 5 + [self.judge] * 8 + [self.publish] * 6 + [self.land] * 12 + [self.mill, self.kill]
         actions += [self.note] * 8
         actions += [self.repeat, self.lose_verdicts] + ([self.lose_signatures] if self.losses else [])
@@ -95,7 +92,6 @@ class History:
             self.sends.append(Send(self.topics.signatures, message, lambda offset: self.end(signer, offset)))
 
     def end(self, signer: Signer, offset: int | None) -> None:
-        """End a signer whose message was lost."""
         if offset is None and signer in self.signers:
             self.signers.remove(signer)
 
@@ -140,13 +136,11 @@ class History:
         self.sends.append(Send(log, sequencer.pending[number][0], told))
 
     def record_slices(self) -> None:
-        """Let sequencers record slices, once all before them is out."""
         for sequencer, _, _ in self.judges:
             while sequencer.slices and sequencer.is_sent(sequencer.slices[0]):
                 self.topics.control.append(sequencer.slices.pop(0))
 
     def note(self) -> None:
-        """Let a sequencer note what it knows."""
         for sequencer, _, flying in self.judges:
             if not flying and (note := sequencer.note()) is not None:
                 self.disk = note
@@ -165,18 +159,15 @@ class History:
             send.told(None if fate < 0.12 else offset)
 
     def land_all(self) -> None:
-        """Let all messages land."""
         for send in self.sends:
             send.told(send.log.append(send.message))
         self.sends = []
 
     def mill(self) -> None:
-        """Let the mills read."""
         for one in self.mills:
             self.attempt(one.read)
 
     def kill(self) -> None:
-        """Kill a role; what it sent may land later."""
         roles: list[list[object]] = [self.signers, self.judges]  # type: ignore[list-item]
         chosen = self.rng.choice(roles)
         if chosen:
@@ -184,27 +175,23 @@ class History:
             self.seen["kill"] += 1
 
     def repeat(self) -> None:
-        """Send what is in a log once more."""
         log = self.rng.choice([self.topics.signatures, *self.topics.verdicts])
         if log.entries:
             log.append(self.rng.choice([*log.entries.values()]))
 
     def lose_verdicts(self) -> None:
-        """Let a verdict log lose its end."""
         log = self.rng.choice(self.topics.verdicts)
         if self.rng.random() < 0.4 and log.entries:
             log.lose_tail(log.end - self.rng.randrange(1, 4))
             self.seen["verdicts lost"] += 1
 
     def lose_signatures(self) -> None:
-        """Let the signature log lose its end."""
         log = self.topics.signatures
         if self.rng.random() < 0.3 and log.entries:
             log.lose_tail(log.end - self.rng.randrange(1, 4))
             self.seen["signatures lost"] += 1
 
     def attempt(self, act: Callable[[], object]) -> bool:
-        """Let a role act; it may halt."""
         try:
             return bool(act())
         except Ended:
@@ -214,7 +201,6 @@ class History:
         return False
 
     def in_order(self) -> list[dict[int, Place | None]]:
-        """Return the verdicts that a list gives, in the order of the signature log."""
         window, found = Window(0), [dict[int, Place | None]() for _ in range(PARTITIONS)]
         nexts = [0] * PARTITIONS
         for message in self.topics.signatures.entries.values():
@@ -229,13 +215,11 @@ class History:
         return found
 
     def is_right(self) -> bool:
-        """Whether each mill has all verdicts, as the order of the signature log gives them."""
         whole = all(len(mill.places) == len(raw) for mill, raw in zip(self.mills, self.topics.raw, strict=True))
         return whole and [mill.places for mill in self.mills] == self.in_order()
 
 
 def played(seed: int, off: str = "", *, losses: bool = False) -> History:
-    """Return a history at its end."""
     history = History(seed, off, losses=losses)
     history.run()
     return history
@@ -243,7 +227,6 @@ def played(seed: int, off: str = "", *, losses: bool = False) -> History:
 
 @pytest.mark.slow
 def test_every_history_ends_as_the_recorded_order_says() -> None:
-    """With kills, zombies, repeats, and verdict logs that lose their ends; nothing halts."""
     seen = Counter[str]()
     for seed in range(HISTORIES):
         history = played(seed)
@@ -285,7 +268,6 @@ NEEDED = [
 def test_a_history_needs_each_rule(off: str, seed: int, *, losses: bool) -> None:
     """With all rules it ends well; without this one mills have other verdicts, or it halts without a reason."""
     with_all, without = played(seed, losses=losses), played(seed, off, losses=losses)
-
     assert with_all.is_right() or with_all.halted
     assert not without.is_right()
     assert not (losses and without.halted), "it halts, which a log may cause that lost messages"

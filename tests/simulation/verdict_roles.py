@@ -67,8 +67,6 @@ Message: TypeAlias = Signature | Judged | Slice
 
 @dataclass
 class Topics:
-    """All logs of a domain, and the raw texts."""
-
     raw: list[list[int]]
     """By partition, the content of each offset."""
     signatures: Log[Message] = field(default_factory=Log)
@@ -86,17 +84,14 @@ class Window:
         self._held: dict[int, tuple[int, Place]] = {}
 
     def place_of(self, content: int) -> Place | None:
-        """Return the place of the document in the window that has this content; None where none has."""
         number, place = self._held.get(content, (-1, None))
         return place if number >= max(0, self.kept // SIZE - SLICES + 1) * SIZE else None
 
     def keep(self, content: int, place: Place) -> None:
-        """Take a document in."""
         self._held[content] = self.kept, place
         self.kept += 1
 
     def copy(self) -> "Window":
-        """Return the same window once more."""
         other = Window(self.kept)
         other._held = dict(self._held)
         return other
@@ -147,7 +142,6 @@ class VerdictReader:
 
 
 def rolled(chain: Chain, *values: object) -> Chain:
-    """Return the hash after these values."""
     return hash((chain, *values))
 
 
@@ -166,7 +160,6 @@ class Signer:
         self.next = reader.next
 
     def sign(self, count: int) -> Signature | None:
-        """Return a message of the next records, at most so many; None where there is none."""
         raw = self.topics.raw[self.partition]
         begin, self.next = self.next, min(len(raw), self.next + count)
         documents = tuple((offset, raw[offset]) for offset in range(begin, self.next))
@@ -208,13 +201,11 @@ class Sequencer:
         self._window = Window(base.kept)
 
     def note(self) -> Note | None:
-        """Return what is known here; None where some of it is not out."""
         if not self.is_level or any(self.pending) or self.slices:
             return None
         return Note(self.position, tuple(self.nexts), tuple(self.chains), self._window.copy(), self._last)
 
     def _holds(self, note: Note) -> bool:
-        """Whether all verdicts before a note are out, and the signature log still has the messages before it."""
         is_out = all(
             reader.ends.get(next_, 0) == chain
             for reader, next_, chain in zip(self._out, note.nexts, note.chains, strict=True)
@@ -227,7 +218,6 @@ class Sequencer:
 
     @property
     def may_send(self) -> bool:
-        """Whether verdicts may be sent."""
         return self.is_level or self._topics.off == FIRST_AGAIN
 
     def is_sent(self, one: Slice) -> bool:
@@ -289,7 +279,6 @@ class Sequencer:
             raise Halted("what is out was judged otherwise")
 
     def _judge(self, number: int, offset: int, content: int, here: Slice) -> Place | None:
-        """Return the verdict on a document: the one that is out, if one is."""
         place, out = self._window.place_of(content), self._out[number]
         if offset < out.next and self._topics.off != TAKEN:
             if self.position >= self._whole and place != out.places[offset]:

@@ -29,8 +29,6 @@ class ResumeError(Exception):
 
 
 class Judge(Protocol):
-    """Who looks on."""
-
     def resumed(self, split: str, logs: SimulatedLogs, tail: Tail) -> None:
         """Hold a resume against the log that it saw."""
 
@@ -81,11 +79,9 @@ class MillWorker:
     _logs: SimulatedLogs | None = None
 
     def __post_init__(self) -> None:
-        """Begin with the resume."""
         self._tasks.append(self._main())
 
     def step(self, choice: int) -> str:
-        """Let one of the coroutines go on for a step; return what it did."""
         if not self._tasks:
             return "idle"
         task = self._tasks[choice % len(self._tasks)]
@@ -102,7 +98,6 @@ class MillWorker:
         return "works"
 
     def stop(self) -> None:
-        """Send nothing more; what is in flight may still arrive."""
         for task in self._tasks:
             task.close()
         self._tasks.clear()
@@ -133,7 +128,6 @@ class MillWorker:
             await step("works" if await self._feed(self._mill, source_leader) else "idle")
 
     async def _find(self, genesis: Genesis) -> tuple[Tail, ResumePoint]:
-        """Return where a chain continues, and that point with its open blocks."""
         assert self._logs is not None
         while True:
             tail = await find_tail(self._logs, genesis, PARTITION)
@@ -148,7 +142,6 @@ class MillWorker:
                 continue
 
     async def _feed(self, mill: PartitionMill, leader: int) -> bool:
-        """Fetch once, and mill what came; return whether there was anything to do."""
         raw = self.broker.raw
         if self.rules.leader_changes_end and raw.leader != leader:
             raise ResumeError("the leader changed")

@@ -23,7 +23,6 @@ REPLACED = (
 
 @pytest.fixture
 def fast() -> Iterator[None]:
-    """Install the fast path for a test."""
     before = [getattr(owner, name) for owner, name in REPLACED]
     fastpath.install()
     yield
@@ -33,6 +32,5 @@ def fast() -> Iterator[None]:
 
 @pytest.fixture(params=["stock aiokafka", "fast path"])
 def both_ways(request: pytest.FixtureRequest) -> None:
-    """Run a test with aiokafka as it is, and once more with the fast path."""
     if request.param == "fast path":
         request.getfixturevalue("fast")

@@ -35,8 +35,6 @@ KINDS = {
 
 @contextmanager
 def closing(server: socket.socket) -> Iterator[int]:
-    """Accept connections and close them at once; yield the port."""
-
     def accept() -> None:
         while True:
             try:
@@ -85,19 +83,16 @@ def settings_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 
 
 async def describes(settings: Settings) -> None:
-    """Ask with an admin client."""
     async with admin(settings) as client:
         await client.describe_topics(["raw-text"])
 
 
 async def reads(settings: Settings) -> None:
-    """Ask with a consumer."""
     async with consumer(settings) as client:
         await offsets(client, [TopicPartition("raw-text", 0)])
 
 
 async def sends(settings: Settings) -> None:
-    """Send a record."""
     async with producer(settings) as client:
         await client.send_and_wait("raw-text", b"a text", partition=0)
 
@@ -111,7 +106,6 @@ async def test_every_client_names_the_address_that_cannot_be_reached(
     use: Callable[[Settings], Coroutine[Any, Any, None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And why, and the broker's setting; not that no broker answers, and not that one is to be started."""
     contact = Contact()
     for module in (broker_contact, clients, cluster):
         monkeypatch.setattr(module, "CONTACT", contact)
@@ -132,7 +126,6 @@ async def test_every_client_names_the_address_that_cannot_be_reached(
 def test_commands_say_it_in_their_last_line(
     settings_of: Callable[[str], Settings], command: str, tmp_path: Path
 ) -> None:
-    """With the exit code of brokers that do not answer."""
     (tmp_path / "a.txt").write_text("A text.")
     own = settings_of("DNS")
     settings = own.model_copy(update={"tokenizer": "bytes", "store": tmp_path / "store", "metrics_port": 0})

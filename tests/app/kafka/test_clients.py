@@ -16,7 +16,6 @@ from tokenmill.errors import BrokerError, SourceError
 
 
 async def values(settings: Settings, partition: TopicPartition, start: int, end: int) -> list[bytes | None]:
-    """Return the values of a range."""
     async with consumer(settings) as client:
         return [record.value async for record in read_range(client, partition, start, end)]
 
@@ -38,7 +37,6 @@ async def test_range_ends_where_its_last_offsets_hold_no_record(settings: Settin
     """Markers and aborted records at the end of a range do not make a reader wait for ever."""
     partition = TopicPartition(topic(), 0)
     await fill(settings, partition.topic)
-
     async with consumer(settings) as client:
         assert await offsets(client, [partition]) == {partition: (0, 12)}
     assert await values(settings, partition, 0, 12) == [b"0a", b"0b", b"2a", b"2b"]
@@ -53,7 +51,6 @@ async def test_range_that_the_log_does_not_hold_is_refused(settings: Settings, t
     await fill(settings, partition.topic)
     async with admin(settings) as client:
         await client.delete_records({partition: RecordsToDelete(before_offset=6)})
-
     assert await values(settings, partition, 6, 12) == [b"2a", b"2b"]
     for start, end in ((0, 12), (6, 13), (40, 50)):
         with pytest.raises(SourceError, match="holds offsets 6 to 12"):
@@ -62,7 +59,6 @@ async def test_range_that_the_log_does_not_hold_is_refused(settings: Settings, t
 
 @pytest.mark.slow
 async def test_every_client_names_a_missing_broker() -> None:
-    """Nobody answers: one error, at once, for producers, consumers and admins."""
     nowhere = Settings(bootstrap_servers="127.0.0.1:1")
     for client in (producer, consumer, admin):
         with pytest.raises(
@@ -73,11 +69,9 @@ async def test_every_client_names_a_missing_broker() -> None:
 
 
 async def test_large_records_pass(settings: Settings, topic: TopicFactory) -> None:
-    """A producer takes what the settings allow, and a consumer reads what is larger than one fetch."""
     partition = TopicPartition(topic(max_message_bytes=settings.max_record_bytes + 1000), 0)
     async with producer(settings) as client:
         await client.send_and_wait(partition.topic, bytes(settings.max_record_bytes), partition=0)
-
     assert await values(settings, partition, 0, 1) == [bytes(settings.max_record_bytes)]
 
 
@@ -97,7 +91,6 @@ async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pyt
 async def test_a_look_is_spared_while_partitions_hold_what_they_did(
     settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until a record comes, or something was left to do, or all is to be looked at anyway."""
     partition, look = TopicPartition(topic(), 0), LastLook()
 
     async def spared(*, rests: bool = True) -> bool:

@@ -70,7 +70,6 @@ def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
 
 
 def test_private_parts_of_aiokafka_are_these() -> None:
-    """By the source, for whoever upgrades it."""
     assert used([cluster]) == {
         *("_client", "_conns", "_create_fetch_waiter", "_fetch_task", "_fetcher", "_isolation_level"),
         *("_metadata_update", "_requests"),
@@ -86,7 +85,6 @@ async def test_another_version_of_aiokafka_is_refused(monkeypatch: pytest.Monkey
 
 
 async def test_leaders_connections_and_partitions_are_told(broker: Broker, topic: TopicFactory) -> None:
-    """As a broker says it; nothing is connected after the end."""
     settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic(3)
     tp = TopicPartition(name, 2)
     async with consumer(settings) as client:
@@ -155,7 +153,6 @@ async def test_a_read_ends_where_fetching_has_ended(
 
 
 async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, topic: TopicFactory) -> None:
-    """Each kind of client, however often it asks; it still finds the brokers, and all topics where it asks for them."""
     settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic()
     async with consumer(settings) as one, producer(settings) as other, admin(settings) as third:
         for owner in (one, other, third):
@@ -180,16 +177,13 @@ class ScriptedBrokers:
         self._client = self.cluster = self
 
     def brokers(self) -> list[Any]:
-        """Return those that are known."""
         return [SimpleNamespace(nodeId=node) for node in range(self.known)]
 
     async def force_metadata_update(self) -> None:
-        """Learn of all, the second time."""
         self.updates += 1
         self.known = self.known or 3 * (self.updates > 1)
 
     async def send(self, node: int, _: object) -> Any:
-        """Answer a metadata request."""
         self.asked.append(node)
         if node != self.answering:
             raise self.error
@@ -200,7 +194,6 @@ class ScriptedBrokers:
 
 @pytest.mark.parametrize("error", [NodeNotReadyError, CorrelationIdError])
 async def test_each_broker_is_asked_for_partitions_until_one_answers(error: type[KafkaError]) -> None:
-    """In any order, whatever is wrong with the others; that none does is an error, and no topic without partitions."""
     for answering in range(3):
         client: Any = ScriptedBrokers(answering, error=error)
         assert await partitions_of(client, "grain") == 2
@@ -246,7 +239,6 @@ async def resetting() -> AsyncIterator[tuple[int, list[socket.socket]]]:
 
 
 def test_pauses_grow_and_end_with_an_answer() -> None:
-    """Of each address by itself; attempts of several clients at one time count as one."""
     hands = Hands()
     pauses = Pauses(hands)
     seen = []
@@ -272,7 +264,6 @@ def alive() -> list[AIOKafkaConnection | AIOKafkaProtocol]:
 @pytest.mark.slow
 @pytest.mark.cases(1)
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
     monkeypatch.setattr(cluster, "FIRST_PAUSE", 0.0)
     gc.collect()
     others = alive()  # of other tests
@@ -359,7 +350,6 @@ async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
 async def test_a_start_that_is_cancelled_leaves_no_connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it waits for then, as here for the answer in which a broker names the others."""
     opened: list[AIOKafkaConnection] = []
-
     send = AIOKafkaConnection.send
 
     def keeping_silent(connection: AIOKafkaConnection, request: Any) -> Any:

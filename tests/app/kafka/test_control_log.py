@@ -60,7 +60,6 @@ records = st.lists(st.tuples(keys, values), max_size=6)
 
 
 def read(found: list[tuple[bytes | None, bytes | None]]) -> ControlLog:
-    """Return what these records say."""
     log = ControlLog("raw-text.train")
     for key, value in found:
         log.add(key, value)
@@ -72,7 +71,6 @@ def read(found: list[tuple[bytes | None, bytes | None]]) -> ControlLog:
 def test_junk_changes_nothing_of_what_is_right(
     junk: list[tuple[bytes | None, bytes | None]], data: st.DataObject
 ) -> None:
-    """Genesis, skip list and ignore list are what they are without it, and nothing is raised."""
     right = [(GENESIS_KEY, FIRST.pack()), skip_record(0, 5), skip_request_record(1, 7), ignore_record(0, 3, bytes(16))]
     mixed: list[tuple[bytes | None, bytes | None]] = [*right]
     for record in junk:
@@ -87,7 +85,6 @@ def test_junk_changes_nothing_of_what_is_right(
 @given(records)
 @pytest.mark.slow
 def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes | None]]) -> None:
-    """Who follows the eras overlooks it as well."""
     follower = EraFollower("raw-text.train", bytes(16))
     for offset, (key, value) in enumerate(found):
         assert follower.add(LogRecord(offset, key, value)) is None
@@ -115,7 +112,6 @@ def test_an_era_with_numbers_beyond_all_bounds_is_ignored(closed: int) -> None:
     ],
 )  # fmt: skip
 def test_a_record_of_a_known_kind_that_is_none_is_junk(key: bytes, value: bytes | None) -> None:
-    """It says why, is counted, and is on no list."""
     log = ControlLog()
     assert log.add(key, value)
     assert (log.junk, log.skips, log.skip_requests, log.ignored.offsets()) == (1, {}, {}, {})
@@ -136,13 +132,11 @@ def test_other_kinds_are_no_junk() -> None:
 
 
 def test_skips_are_collected_by_partition() -> None:
-    """Twice is once; and what a person asks for changes nothing until a mill has taken it over."""
     log = read([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5), skip_request_record(0, 7)])
     assert (log.skips, log.skip_requests) == ({0: {5, 9}, 1: {5}}, {0: {7}})
 
 
 def test_an_empty_control_topic_settles_nothing() -> None:
-    """No genesis, no skips, no tokenizer."""
     log = read([])
     assert (log.genesis, log.skips, log.tokenizer("0" * 64)) == (None, {}, None)
 
@@ -164,7 +158,6 @@ def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
 
 
 def test_lists_of_steps_are_found_by_their_hash() -> None:
-    """Those that the genesis names, once all of their parts are there."""
     lists = {sha256(content).hexdigest(): content for content in (b"bad\n", os.urandom(PART_BYTES + 1))}
     names = [f"sha256:{digest}" for digest in lists]
     recipe = replace(
@@ -185,7 +178,6 @@ def test_lists_of_steps_are_found_by_their_hash() -> None:
 
 
 def test_a_genesis_whose_steps_are_none_is_junk() -> None:
-    """It settles nothing."""
     recipe = {**RECIPE.to_dict(), "pipeline": ["words"]}
     log = ControlLog()
     assert log.add(GENESIS_KEY, json.dumps({**json.loads(FIRST.pack()), "recipe": recipe}).encode()) is not None
@@ -197,7 +189,6 @@ DIGEST = sha256(CONTENT).hexdigest()
 
 
 def added(records: Sequence[tuple[bytes, bytes]], digest: str = DIGEST) -> bytes | None:
-    """Return the tokenizer that these records hold."""
     parts = TokenizerParts(digest)
     for key, value in records:
         parts.add(key, value)
@@ -206,7 +197,6 @@ def added(records: Sequence[tuple[bytes, bytes]], digest: str = DIGEST) -> bytes
 
 @st.composite
 def tokenizers(draw: st.DrawFn) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Draw a tokenizer and its parts, cut small."""
     content = draw(st.binary(max_size=60))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PART_BYTES", draw(st.integers(1, 30)))
@@ -241,7 +231,6 @@ def test_a_tokenizer_with_a_missing_or_damaged_part_is_none(
 
 
 def test_parts_of_others_are_left_alone() -> None:
-    """They are held nowhere; nor is a list a tokenizer, though its content were the same."""
     others = [(f"tokenizer/{'0' * 64}/0/1".encode(), b"x"), *file_parts(CONTENT, LIST_PREFIX)]
     assert added(others) is None
     assert added([*others, *file_parts(CONTENT)]) == CONTENT
@@ -249,13 +238,11 @@ def test_parts_of_others_are_left_alone() -> None:
 
 @pytest.mark.parametrize("key", [f"tokenizer/{DIGEST}/5/2", f"tokenizer/{DIGEST}/0/0", "tokenizer/7/0/1", "tokenizer/"])
 def test_what_can_be_no_part_is_said_to_be_none(key: str) -> None:
-    """Outside its count, or of no tokenizer."""
     with pytest.raises(ValueError, match="no part"):
         TokenizerParts(DIGEST).add(key.encode(), b"")
 
 
 def test_parts_that_make_nothing_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever number of parts they say to be of."""
     monkeypatch.setattr(module, "KEPT_BYTES", 1000)
     parts = TokenizerParts(DIGEST)
     for count in range(2, 12):

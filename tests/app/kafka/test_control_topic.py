@@ -33,8 +33,6 @@ FIRST = Genesis("raw-text.train", RECIPE, (0,), 16)
 
 
 class Log:
-    """A control topic of records, whose read ranges are noted."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, records: list[tuple[bytes | None, bytes | None]]) -> None:
         self.records = records
         self.first = 0
@@ -44,18 +42,15 @@ class Log:
         monkeypatch.setattr(module, "_named", set())
 
     async def offsets(self, _client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the bounds."""
         return dict.fromkeys(partitions, (self.first, len(self.records)))
 
     async def read_range(self, _client: object, _tp: object, start: int, end: int) -> AsyncIterator[Record]:
-        """Read."""
         self.ranges.append((start, end))
         for offset in range(start, end):
             yield Record(offset, 0, *self.records[offset])
 
 
 async def test_junk_is_named_once_and_counted_and_what_is_right_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with offset, key and what to do, however often the topic is read."""
     topic = Log(monkeypatch, [(b"skip", b"junk"), (GENESIS_KEY, FIRST.pack()), (b"skip-request", b"[]"), (b"x", b"y")])
     before = metrics.CONTROL_JUNK.labels(TOPIC)._value.get()
     client: Any = object()
@@ -89,7 +84,6 @@ def test_workers_of_one_supervisor_name_a_junk_record_once(monkeypatch: pytest.M
 
 
 async def test_who_reads_on_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all of it again; and from the first record that is left."""
     topic = Log(monkeypatch, [(GENESIS_KEY, FIRST.pack())])
     client: Any = object()
     control = ControlLog()
@@ -104,7 +98,6 @@ async def test_who_reads_on_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_another_versions_genesis_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stops whoever does not know it."""
     other = FIRST.pack().replace(b'"format":1', b'"format":2')
     Log(monkeypatch, [(b"skip", b"junk"), (GENESIS_KEY, other)])
     client: Any = object()
@@ -123,7 +116,6 @@ async def test_another_versions_genesis_is_named_with_its_place(monkeypatch: pyt
 async def test_a_chain_starts_at_the_first_record_from_its_moment(
     monkeypatch: pytest.MonkeyPatch, start: str, found: tuple[int | None, ...] | None, starts: tuple[int, ...]
 ) -> None:
-    """Also where that is offset 0; at the end where there is none yet, never back at the first record."""
     held = {TopicPartition("raw-text", 0): (3, 10), TopicPartition("raw-text", 1): (0, 20)}
 
     async def require_topic(*_: object) -> int:
@@ -145,7 +137,6 @@ async def test_a_chain_starts_at_the_first_record_from_its_moment(
 
 
 def test_other_settings_can_be_set_back() -> None:
-    """They are named, with both values."""
     genesis = Genesis("s", replace(NOW, min_chars=3), (0,), 8)
     with pytest.raises(
         FingerprintError, match=r"min_chars: the stream has 3, here 0.*: set them back, or .* stream_suffix"
@@ -163,7 +154,6 @@ def test_a_stream_of_earlier_decoding_rules_is_refused_with_what_to_do(mode: str
 
 
 def test_a_stream_of_the_same_recipe_is_continued() -> None:
-    """Nothing is raised; and one of plain text has the fingerprint that it always had."""
     require_fingerprint(Genesis("s", NOW, (0,), 8), NOW)
     now = complete(replace(RECIPE, decode="text"), RAW, None)[0]
     require_fingerprint(Genesis("s", replace(now, steps=({"name": "not_empty"},)), (0,), 8), now)
@@ -175,13 +165,11 @@ FETCH_BYTES = 2048
 
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
-    """Make a topic to write eras to."""
     return service_settings(broker, topic(), tmp_path)
 
 
 @pytest.fixture
 def eras() -> list[Era]:
-    """Return a chain of eras."""
     found: list[Era] = []
     for number in range(1, 41):
         found.append(next_era(found, [number]))
@@ -231,7 +219,6 @@ async def test_a_record_that_is_no_era_is_named_and_counted(
 
 
 async def test_a_look_ends_where_it_is_told_to(settings: Settings, eras: list[Era]) -> None:
-    """What comes behind the mark is left to the next look; a mark that the topic does not reach is named."""
     (topic,) = settings.raw_topics
     await write_control(settings, topic, [(ERA_KEY, era.pack()) for era in eras[:9]])
     follower = EraFollower("a stream", FINGERPRINT)

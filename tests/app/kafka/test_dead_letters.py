@@ -35,7 +35,6 @@ from_sources = st.builds(SourcePlace, topics, st.text("0123456789abcdef", min_si
 def test_a_dead_letter_is_read_as_it_was_written(
     key: bytes | None, value: bytes, original: list[tuple[str, bytes | None]], detail: str, place: Place
 ) -> None:
-    """Of a record whatever its own headers are called, and of a source; whatever is in the detail."""
     own = original if isinstance(place, RecordPlace) else []
     headers = encode_dead_letter(
         place, reason="too_deep", detail=detail, timestamp=-5, exception="ValueError", original=own
@@ -67,7 +66,6 @@ def test_headers_are_copied_up_to_a_limit() -> None:
 
 @given(st.text(max_size=20) | (records | from_sources).map(str))
 def test_a_place_is_read_as_it_is_written(name: str) -> None:
-    """And what is none is none."""
     place = parse_place(name)
     assert place is None or parse_place(str(place)) == place
     assert parse_place("raw.text/3/17") == RecordPlace("raw.text", 3, 17)
@@ -87,7 +85,6 @@ def test_what_lacks_a_header_is_none_of_ours(missing: str) -> None:
 
 @given(records | from_sources, st.integers(1, 9))
 def test_a_place_has_one_partition(place: Place, partitions: int) -> None:
-    """That of a record is its own while there are as many."""
     number = letter_partition(place, partitions)
     assert 0 <= number < partitions
     assert number == letter_partition(place, partitions)
@@ -95,7 +92,6 @@ def test_a_place_has_one_partition(place: Place, partitions: int) -> None:
 
 
 def test_letters_of_a_file_are_spread() -> None:
-    """Over all partitions, and about evenly."""
     counts = [0] * 4
     for line in range(1000):
         counts[letter_partition(SourcePlace("raw", "ab", f"a.jsonl:{line}"), 4)] += 1

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import TopicFactory
 from tests.odd_batches import GOOD, GZIP, LZ4, NOW, ODD, SNAPPY, batch, record, send_batch, send_through
 from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
-from tokenmill.app.kafka.fetched_batches import (
-    HEAD,
-    FetchedBatches,
-    FetchedRecords,
-    PackedBatch,
-    unpack,
-    unpacked,
-)
+from tokenmill.app.kafka.fetched_batches import HEAD, FetchedBatches, FetchedRecords, PackedBatch, unpack, unpacked
 from tokenmill.app.settings import Settings
 from tokenmill.documents import SourceRecord
 
@@ -40,7 +33,6 @@ batches = st.tuples(st.lists(records, min_size=1, max_size=8), st.sampled_from([
 
 
 def fetch_of(found: list[tuple[list[Any], int, int]], first: int = 7) -> bytes:
-    """Return the bytes of a fetch that brings batches, from offset ``first`` on."""
     data, offset = b"", first
     for contents, codec, gap in found:
         builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 10**9)
@@ -53,24 +45,20 @@ def fetch_of(found: list[tuple[list[Any], int, int]], first: int = 7) -> bytes:
 
 
 def taken(records: Any) -> list[tuple[Any, ...]]:
-    """Return what there is to know of each record."""
     return [(one.offset, one.timestamp, one.key, one.value, tuple(one.headers)) for one in records]
 
 
 def theirs(data: bytes, position: int = 0) -> Any:
-    """Return a fetch as aiokafka unpacks it."""
     return THEIRS(PARTITION, MemoryRecords(data), None, position, None, None, True, READ_COMMITTED)
 
 
 def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> FetchedRecords:
-    """Return a fetch as we unpack it."""
     return FetchedRecords(PARTITION, FetchedBatches(data), None, position, None, None, check, READ_COMMITTED)
 
 
 @given(st.lists(batches, max_size=4), st.integers(0, 25), st.integers(0, 30))
 @pytest.mark.slow
 def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int, cut: int) -> None:
-    """From a position within a batch, of every codec, with gaps, and with the last batch cut off."""
     data = fetch_of(found)
     data = data[: max(0, len(data) - cut)]
     expected = theirs(data, position)
@@ -83,7 +71,6 @@ def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int
 @given(st.lists(batches, max_size=4), st.integers(0, 30))
 @pytest.mark.slow
 def test_batches_are_unpacked_as_far_as_they_are_wanted(found: list[Any], end: int) -> None:
-    """Each one says which offsets it has, and none beyond the end is unpacked."""
     data = fetch_of(found)
     packed: list[PackedBatch] = list(ours(data))
     expected = list(theirs(data))
@@ -97,7 +84,6 @@ def test_batches_are_unpacked_as_far_as_they_are_wanted(found: list[Any], end: i
 @given(batches, st.data())
 @pytest.mark.slow
 def test_a_changed_batch_is_refused(batch: Any, data: st.DataObject) -> None:
-    """Whichever bit it is that a disk or a network changed, in the checksum or in what it covers."""
     right = fetch_of([batch])
     bit = data.draw(st.integers((HEAD.size - 4) * 8, len(right) * 8 - 1))
     wrong = bytearray(right)
@@ -109,7 +95,6 @@ def test_a_changed_batch_is_refused(batch: Any, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_logs_of_old_brokers_are_read(version: int) -> None:
-    """Their checksum is another, and is checked."""
     builder = LegacyRecordBatchBuilder(version, 0, 10**6)
     builder.append(0, timestamp=1000, key=b"key", value=b"value")
     right = bytes(builder.build())
@@ -120,13 +105,11 @@ def test_logs_of_old_brokers_are_read(version: int) -> None:
 
 
 def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
-    """Instead of being read past its end."""
     with pytest.raises(CorruptRecordException, match="are no batch"):
         list(ours(bytes(8) + (2).to_bytes(4) + bytes(2)))
 
 
 async def read_all(settings: Settings, partition: TopicPartition) -> list[SourceRecord]:
-    """Return what a partition holds."""
     async with consumer(settings) as client:
         span = (await offsets(client, [partition]))[partition]
         return [record async for record in read_range(client, partition, *span)]
@@ -134,7 +117,6 @@ async def read_all(settings: Settings, partition: TopicPartition) -> list[Source
 
 @pytest.mark.usefixtures("both_ways")
 async def test_nothing_in_a_record_beside_its_value_ends_a_fetch(settings: Settings, topic: TopicFactory) -> None:
-    """Every odd batch between good ones: each record has its value, and the next offset, and the good ones follow."""
     partition = TopicPartition(topic(), 0)
     ends = []
     async with producer(settings) as client:
@@ -150,7 +132,6 @@ async def test_nothing_in_a_record_beside_its_value_ends_a_fetch(settings: Setti
 
 @pytest.mark.usefixtures("both_ways")
 async def test_a_name_of_a_header_is_text_whatever_its_bytes(settings: Settings, topic: TopicFactory) -> None:
-    """Those that are no UTF-8 are spelled out; the other headers of the record are as they were."""
     partition = TopicPartition(topic(), 0)
     headers = [(b"caf\xe9", b"1"), ("café".encode(), b"\xff"), (b"", None)]
     await send_batch(settings, partition.topic, batch([record(0, b"x", key=b"k", headers=headers, later=3)]))
@@ -160,7 +141,6 @@ async def test_a_name_of_a_header_is_text_whatever_its_bytes(settings: Settings,
 
 
 def test_a_batch_that_no_broker_takes_is_refused() -> None:
-    """With its offset, and not read past its end."""
     for codec in (GZIP, SNAPPY, LZ4, 4, 5):
         with pytest.raises(CorruptRecordException, match="offset 0: the batch cannot be unpacked"):
             list(FetchedBatches(batch([record(0, b"x")], codec, lambda data: b"\x82SNAPPY\0" + data)).next_batch())
@@ -179,7 +159,6 @@ def test_a_batch_of_empty_members_of_gzip_takes_no_square_of_time() -> None:
 
 
 def test_records_of_a_compacted_log_keep_their_offsets() -> None:
-    """A batch may lack some of its records, and the others are where they were."""
     data = bytearray(batch([record(0, b"x"), record(7, b"y"), record(9, b"z")]))
     data[23:27] = (12).to_bytes(4)  # the last offset, which says more than the number of records
     read = FetchedBatches(bytes(data)).next_batch()
@@ -189,6 +168,5 @@ def test_records_of_a_compacted_log_keep_their_offsets() -> None:
 
 
 def test_what_is_unpacked_here_is_what_aiokafka_unpacks() -> None:
-    """Of every codec that both read."""
     for data in ODD.values():
         assert taken(unpack(memoryview(data))) == taken(FetchedBatches(data).next_batch())

@@ -21,13 +21,11 @@ WRONG = "ch4ff-not-grain"
 
 @pytest.fixture
 def endpoint() -> Iterator[TokenEndpoint]:
-    """Run a token endpoint."""
     with TokenEndpoint() as running:
         yield running
 
 
 def by_function(secured: Secured, path: str) -> Settings:
-    """Return settings whose tokens come from a function."""
     nobody = {"sasl_username": None, "sasl_password": None}
     return secured.settings("SASL_SSL", **nobody, sasl_mechanism="OAUTHBEARER", oauth_function=path)
 
@@ -45,7 +43,6 @@ async def test_a_client_logs_in_with_a_token_of_the_endpoint(
 ) -> None:
     """By client credentials, for the scope that is set; all clients of a process share the token."""
     settings = secured.settings(protocol, **endpoint.values)
-
     assert [await brokers_of(settings), await brokers_of(settings)] == [1, 1]
     assert endpoint.asked == ["grant_type=client_credentials&scope=mill"]
 
@@ -54,10 +51,8 @@ async def test_a_client_logs_in_with_a_token_of_the_endpoint(
 async def test_a_client_logs_in_with_a_token_of_a_function(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a module in the working directory."""
     (tmp_path / "own_login.py").write_text(f"def token():\n    return {unsigned_token(USER, 3600)!r}, 3600\n")
     monkeypatch.chdir(tmp_path)
-
     assert await brokers_of(by_function(secured, "own_login:token")) == 1
 
 
@@ -76,7 +71,6 @@ async def test_an_endpoint_that_gives_no_token_is_named(
     """A person must mend what was refused; an endpoint that is away may come back; no secret is shown."""
     endpoint.status = status
     reason = await why_not(secured.settings("SASL_PLAINTEXT", **endpoint.values | changes))
-
     assert reason is not None
     assert isinstance(reason, SettingsError if status == 200 and "sasl_password" in changes else BrokerError)
     assert re.search(words, str(reason))
@@ -86,10 +80,8 @@ async def test_an_endpoint_that_gives_no_token_is_named(
 async def test_a_token_that_the_broker_refuses_is_a_settings_error(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one whose time is over."""
     (tmp_path / "late_login.py").write_text(f"def token():\n    return {unsigned_token(USER, -600)!r}, 3600\n")
     monkeypatch.chdir(tmp_path)
-
     settings = by_function(secured, "late_login:token").model_copy(update={"wait_seconds": 5.0})
     with pytest.raises(SettingsError, match=r"refuses our token .*; correct who may log in there, .*oauth_function"):
         await brokers_of(settings)
@@ -102,9 +94,7 @@ async def test_a_function_that_fails_is_named_and_asked_again(
     """It may be a service of somebody else that is away."""
     (tmp_path / "no_login.py").write_text("def token():\n    raise OSError('vault is sealed')\n")
     monkeypatch.chdir(tmp_path)
-
     reason = await why_not(by_function(secured, "no_login:token"))
-
     assert isinstance(reason, BrokerError)
     assert "no_login:token gave no token (OSError: vault is sealed)" in str(reason)
     with pytest.raises(SettingsError, match="oauth_function nowhere:token cannot be imported"):
@@ -122,12 +112,10 @@ def test_a_token_is_kept_for_most_of_its_time() -> None:
     source = TokenSource(ask)
     assert [asyncio.run(source.token()) for _ in range(3)] == ["1", "1", "1"]
     source._until -= KEPT_SHARE * 3600.0
-
     assert [asyncio.run(source.token()) for _ in range(3)] == ["2", "3", "4"]
 
 
 def test_an_error_is_not_kept() -> None:
-    """The next connection asks again."""
     answers: list[Token | TokenError] = [TokenError("away", definite=False), Token("back", 60.0)]
 
     def ask() -> Token:
@@ -162,7 +150,6 @@ URL = "https://login.example/token"
 def test_combinations_that_cannot_work_are_refused(
     flags: dict[str, object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the names of the settings, with what to do."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError, match=words):
         load_settings(BASE | flags)

@@ -27,12 +27,10 @@ _is_still_there = control_topic._is_still_there
 
 @pytest.fixture
 def topics() -> Topics:
-    """Return topics without a record."""
     return Topics(1)
 
 
 def record(era: Era) -> Written:
-    """Return what stands on a control topic."""
     return Written(ERA_KEY, era.pack())
 
 
@@ -92,7 +90,6 @@ def test_a_tail_that_is_lost_behind_an_empty_offset_is_noticed(topics: Topics) -
 
 @pytest.mark.parametrize("gap", [0, 1, 3])
 def test_empty_offsets_alone_change_nothing(topics: Topics, gap: int) -> None:
-    """They are read twice, and so is no era."""
     for era in (ZERO, FIRST):
         topics.control.append(record(era), gap)
     assert eras_read(topics, lambda: None, at=1) == [ZERO, FIRST]

@@ -56,7 +56,6 @@ def collected() -> Iterator[None]:
 
 
 def wrong(secured: Secured, protocol: str, changes: dict[str, Any]) -> Settings:
-    """Return settings with something wrong in them."""
     changes = dict(changes)
     if changes.get("ssl_cafile"):
         changes["ssl_cafile"] = secured.directory / changes["ssl_cafile"]
@@ -70,7 +69,6 @@ def wrong(secured: Secured, protocol: str, changes: dict[str, Any]) -> Settings:
 async def test_what_only_a_person_can_mend_is_a_settings_error(
     secured: Secured, protocol: str, changes: dict[str, Any], words: str
 ) -> None:
-    """From every client: the setting, what the broker said, and no password."""
     settings = wrong(secured, protocol, changes)
     for client in (producer, consumer, admin):
         with pytest.raises(SettingsError, match=words) as caught:
@@ -95,7 +93,6 @@ def test_the_service_ends_with_one_line(
     protocol, changes, words = case
     settings = wrong(secured, protocol, changes).model_copy(update={"tokenizer": "bytes"})
     code, said = run([role], tmp_path / "log", settings.environment(), tmp_path)
-
     assert code == 2, said
     assert len([line for line in said.splitlines() if re.search(words.rstrip("$"), line)]) == 1, said
     assert "Traceback" not in said
@@ -118,20 +115,15 @@ async def test_a_listener_of_another_kind_is_told_from_one_that_is_not_there(sec
 
 
 async def test_a_listener_without_logins_is_named(secured: Secured) -> None:
-    """It says so itself."""
     settings = secured.settings("SASL_PLAINTEXT", bootstrap_servers=secured.broker.bootstrap_servers)
-
     with pytest.raises(SettingsError, match="takes no logins, and security_protocol is SASL_PLAINTEXT"):
         async with admin(settings):
             pass
 
 
 async def test_one_brokers_refusal_is_said_though_another_is_away(secured: Secured) -> None:
-    """What only a person can mend comes first."""
     servers = f"127.0.0.1:1,{secured.broker.address('SASL_SSL')}"
-
     found = await why_not(secured.settings("SASL_SSL", sasl_password=WRONG, bootstrap_servers=servers))
-
     assert isinstance(found, SettingsError)
 
 
@@ -153,7 +145,6 @@ async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp
     with pytest.raises(SettingsError, match=f"refuses the login of {GUEST} by SCRAM-SHA-512"):
         async with asyncio.timeout(90):
             await asyncio.gather(supervisor.run(), take_it_away())
-
     logs = "".join((tmp_path / f"{worker}.log").read_text() for worker in ("mill-1", "segment"))
     # A worker's new login is refused, or the supervisor's own before that: it looks at the group.
     assert logs.count(f"refuses the login of {GUEST}") <= 1
@@ -166,7 +157,6 @@ async def test_rights_that_are_missing_are_named(secured: Secured, tmp_path: Pat
     raw = topics_on(secured.broker, "forbidden")(1)
     settings = service_settings(secured.broker, raw, tmp_path, **secured.values("SASL_SSL"))
     visitor = settings.model_copy(update={"sasl_username": "visitor"})
-
     with pytest.raises(SettingsError, match=r"do not allow this to visitor \(.*ClusterAuthorization.*grant it"):
         async with producer(visitor):
             pass

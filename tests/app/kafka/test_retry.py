@@ -26,7 +26,6 @@ PATIENT = Settings(bootstrap_servers="127.0.0.1:1", wait_seconds=30)
 
 
 async def test_what_comes_in_time_is_waited_for_aloud() -> None:
-    """A line says what is missing, and another one when it is something else."""
     tries = itertools.count(1)
 
     async def look() -> int:
@@ -39,20 +38,17 @@ async def test_what_comes_in_time_is_waited_for_aloud() -> None:
 
     with capture_logs() as lines:
         assert await retry(PATIENT, look) == 3
-
     assert [line["reason"] for line in lines] == ["no broker answers at kafka:9092", "topic raw-text does not exist"]
     assert {line["log_level"] for line in lines} == {"warning"}
 
 
 async def test_without_waiting_the_first_try_decides() -> None:
-    """As for a command that somebody types, and nothing is logged beside its error."""
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await partition_count(PATIENT.model_copy(update={"wait_seconds": 0.0}), "raw-text")
     assert not lines
 
 
 async def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the settings' seconds, with the error of the last try."""
     monkeypatch.setattr(cluster, "PAUSES", Pauses())  # other tests have tried there
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await ensure_topics(PATIENT.model_copy(update={"wait_seconds": 0.6}), partitions=1)
@@ -79,8 +75,6 @@ async def test_a_long_wait_is_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_what_waiting_does_not_mend_is_told_at_once() -> None:
-    """A wrong setting stays wrong."""
-
     async def look() -> None:
         raise SettingsError("no tokenizer is set")
 
@@ -92,14 +86,12 @@ async def test_what_waiting_does_not_mend_is_told_at_once() -> None:
 async def test_a_service_waits_for_topics_that_somebody_else_creates(broker: Broker, topic: TopicFactory) -> None:
     """As in a container that starts beside the one which creates them."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(topic(1),), wait_seconds=30)
-
     with capture_logs() as lines:
         service = asyncio.create_task(require_topics(settings))
         while not lines and not service.done():  # noqa: ASYNC110 - a log tells nobody; one has to look
             await asyncio.sleep(0.02)
         await ensure_topics(settings)
         assert not [problem for problem in await service if problem.severity == "error"]
-
     assert "is missing" in lines[0]["reason"]
 
 
@@ -109,7 +101,6 @@ WAIT_SECONDS = 30
 
 
 async def test_nothing_is_fetched_between_two_looks(settings: Settings, topic: TopicFactory) -> None:
-    """And the next look sees what came meanwhile."""
     partition = TopicPartition(topic(), 0)
     seen: list[bytes] = []
     fetched: list[int] = []
@@ -146,7 +137,6 @@ async def test_nothing_is_fetched_between_two_looks(settings: Settings, topic: T
 
 
 async def test_quiet_looks_grow_apart_until_something_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pause is twice the one before, up to the longest; then all begins again."""
     answers: list[object] = [QUIET, QUIET, QUIET, QUIET, None, QUIET, QUIET]
     pauses: list[float] = []
 
@@ -186,7 +176,6 @@ async def test_that_no_broker_answers_is_told_elsewhere() -> None:
 
 
 def _watch(client: AIOKafkaConsumer, fetched: list[int]) -> None:
-    """Note each fetch of a client."""
     fetcher: Any = client._fetcher
     if not hasattr(fetcher, "watched"):
         fetcher.watched = fetcher._proc_fetch_request

@@ -34,21 +34,18 @@ PAGE: dict[str, Any] = {"id": "x", "label": "good", "seen": 1, "score": 0.5, "ra
 
 @pytest.fixture
 def small() -> Iterator[SmallRegistry]:
-    """Run a small registry."""
     with small_registry() as registry:
         yield registry
 
 
 @pytest.fixture
 def theirs(registry_url: str) -> Iterator[SchemaRegistryClient]:
-    """Return Confluent's client of a registry."""
     with SchemaRegistryClient({"url": registry_url}) as client:
         yield client
 
 
 @pytest.fixture(scope="module", params=["small", pytest.param("Apicurio", marks=pytest.mark.slow)])
 def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a small registry, and a real one; return the address."""
     if request.param == "small":
         with small_registry() as registry:
             yield registry.url
@@ -58,18 +55,15 @@ def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 def client(url: str, **others: Any) -> SchemaRegistry:
-    """Return a client of a registry."""
     return SchemaRegistry(Settings(schema_registry_url=url, **others))
 
 
 def value_context(topic: str) -> SerializationContext:
-    """Return for what a serializer works."""
     return SerializationContext(topic, MessageField.VALUE)
 
 
 @pytest.mark.slow
 def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
-    """With the schema that it registered itself."""
     serialize = AvroSerializer(theirs, json.dumps(AVRO))
     value = serialize(PAGE | {"text": "Grüße"}, value_context("avro"))
     decoder = opened("avro", metadata_fields=("label",), schemas=client(registry_url))
@@ -89,7 +83,6 @@ def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs:
 
 @pytest.mark.needs("minutes")
 def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
-    """And validated."""
     serialize = JSONSerializer(json.dumps({"title": "Page", **JSON}), theirs)
     value = serialize({"text": "Grüße", "label": "bad"}, value_context("json"))
     decoder = opened("json_schema", metadata_fields=("label",), schemas=client(registry_url))
@@ -97,7 +90,6 @@ def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: Sch
 
 
 def test_references_are_fetched_by_subject_and_version(registry_url: str, theirs: SchemaRegistryClient) -> None:
-    """Of schemas that refer to others that do; the subject's name may have a slash."""
     inner = Schema(json.dumps({"type": "record", "name": "x.Inner", "fields": [{"name": "text", "type": "string"}]}))
     theirs.register_schema("refs/inner", inner)
     to_inner = SchemaReference("x.Inner", "refs/inner", 1)
@@ -119,7 +111,6 @@ def test_schema_that_a_real_registry_lacks_is_named(registry_url: str) -> None:
 
 
 def test_schema_is_fetched_once(small: SmallRegistry) -> None:
-    """It is kept for as long as the process lives."""
     number = small.register("a", TEXT)
     known = client(small.url + "/")
     assert known.schema(number) == known.schema(number) == RegisteredSchema("AVRO", TEXT)
@@ -147,7 +138,6 @@ def test_refusals_and_failures_are_waited_for(small: SmallRegistry, status: int,
 
 
 def test_lost_version_of_a_reference_is_named(small: SmallRegistry) -> None:
-    """As a lost schema is."""
     number = small.register("a", TEXT, "AVRO", [{"name": "b", "subject": "b", "version": 3}])
     with pytest.raises(RegistryError, match="version 3 of b, to which schema 1 refers, is not in") as raised:
         client(small.url).schema(number)
@@ -174,7 +164,6 @@ def test_answers_that_are_no_schemas_are_waited_for(small: SmallRegistry, entry:
 
 
 def test_registry_that_is_away_is_no_answer(small: SmallRegistry) -> None:
-    """Nor is one that does not answer in time."""
     small.stop()
     with pytest.raises(RegistryError, match="does not answer") as raised:
         client(small.url).schema(1)
@@ -194,7 +183,6 @@ def test_registry_that_is_too_slow_is_no_answer(small: SmallRegistry, monkeypatc
 
 
 def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
-    """The password may stand in a file; no message shows it."""
     (tmp_path / "password").write_text("gr1st\n")
     with small_registry(login=("miller", "gr1st")) as small:
         number = small.register("a", TEXT)
@@ -208,7 +196,6 @@ def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
 
 
 def test_tls_believes_whom_it_is_told_to_and_shows_a_certificate(tmp_path: Path) -> None:
-    """A registry whose authority nobody vouches for is not asked."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
@@ -256,7 +243,6 @@ def test_a_registry_that_sends_elsewhere_is_not_followed(small: SmallRegistry) -
     "name", ["schema_registry_cafile", "schema_registry_certfile", "schema_registry_password_file"]
 )
 def test_files_that_cannot_be_used_are_named(name: str, tmp_path: Path) -> None:
-    """Before anything is asked."""
     others = {"schema_registry_username": "miller"} if name.endswith("password_file") else {}
     for content in (None, b"", b"\xff"):
         if content is not None:
@@ -266,7 +252,6 @@ def test_files_that_cannot_be_used_are_named(name: str, tmp_path: Path) -> None:
 
 
 def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> None:
-    """And says so meanwhile."""
     number = small.register("a", TEXT)
     small.stop()
     with capture_logs() as logs:
@@ -278,14 +263,12 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
 
 
 def start_when(small: SmallRegistry, said: Callable[[], bool]) -> None:
-    """Start the registry as soon as that is so."""
     while not said():
         time.sleep(0.01)
     small.start()
 
 
 def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
-    """Where the registry has no such schema, or is away for too long."""
     with pytest.raises(RegistryError, match="is not in"):
         SchemaRegistry(Settings(schema_registry_url=small.url), 3600).schema(1)
     small.stop()
@@ -295,7 +278,6 @@ def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
 
 @pytest.mark.parametrize("find", [schemas_of, schemas_for_command])
 def test_only_modes_with_schemas_have_a_registry(find: Callable[[Settings, str], object]) -> None:
-    """And only where one is set."""
     there, none = Settings(schema_registry_url="http://localhost:1"), Settings()
     assert find(there, "avro") is not None
     assert find(there, "json") is None

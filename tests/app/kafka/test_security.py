@@ -44,7 +44,6 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
 @pytest.mark.cases(4)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
-    """Records go there and come back, a large one, too; the topic is seen; and it is known that a broker answered."""
     topic = topics_on(secured.broker, "gets-in")()
     CONTACT._last = (0.0, 0.0)
     sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
@@ -62,23 +61,18 @@ async def test_every_client_gets_in(secured: Secured, protocol: str, others: dic
 
 
 async def test_a_password_file_is_read_when_a_client_is_made(secured: Secured) -> None:
-    """With the line end that editors put there, and with what is in it now."""
     settings = secured.settings("SASL_SSL", sasl_password=None, sasl_password_file=secured.password_file)
-
     async with admin(settings) as client:
         assert await client.list_topics() is not None
 
 
 @pytest.mark.parametrize("content", [b"pass word", b"pass word\n", b"pass word\r\n"])
 def test_passwords_keep_all_but_a_line_end(tmp_path: Path, content: bytes) -> None:
-    """Spaces may be part of one."""
     (tmp_path / "password").write_bytes(content)
-
     assert password(_login(sasl_password_file=tmp_path / "password"), "sasl") == "pass word"
 
 
 def test_unusable_password_files_are_named(tmp_path: Path) -> None:
-    """Missing, empty, or of bytes that are no text."""
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"\xff")
     for name, words in (("none", "No such file"), ("empty", "is empty"), ("binary", "is not UTF-8")):
@@ -109,7 +103,6 @@ def test_unusable_certificates_are_named(secured: Secured, changes: dict[str, st
 
 
 def test_faust_is_given_the_same(secured: Secured) -> None:
-    """Protocol, mechanism and login; and nothing at all in plain text."""
     both = faust_options(secured.settings("SASL_SSL"))["broker_credentials"]
     assert (both.protocol.value, both.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-512")
     assert both.password == PASSWORD
@@ -120,8 +113,7 @@ def test_faust_is_given_the_same(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "user"),
-    [("SASL_SSL", "worker"), pytest.param("SSL", None, marks=pytest.mark.needs("minutes"))],
+    ("protocol", "user"), [("SASL_SSL", "worker"), pytest.param("SSL", None, marks=pytest.mark.needs("minutes"))]
 )
 def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str, user: str | None) -> None:
     """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password.
@@ -174,7 +166,6 @@ def _login(**others: Any) -> ConnectionSettings:
 
 
 def written(path: Path, *blobs: trustme.Blob) -> str:
-    """Write certificates into one file; return its path."""
     path.write_bytes(b"".join(blob.bytes() for blob in blobs))
     return str(path)
 

@@ -14,7 +14,6 @@ from tokenmill.errors import FingerprintError, MissingTopicError, TopicError
 
 
 def settled(settings: Settings) -> None:
-    """Settle the streams, as a first worker does."""
     plan = plan_topic(settings, settings.raw_topics[0])
     for stream, recipe in plan.recipes.items():
         in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))  # noqa: B023 - called at once

@@ -23,12 +23,10 @@ TOKENS = TopicPartition("tokens.raw.train", PARTITION)
 
 
 def kafka(offset: int, message: Message) -> Record:
-    """Return a message as a record."""
     return Record(offset, 7, None, bytes(message.tokens), [(HEADER_NAME, encode_header(message))])
 
 
 def foreign(kind: str, offset: int, first: int) -> Record:
-    """Return a record that is not this chain's."""
     good = TRUE.message(first, first + 1)
     made = {
         "no header": Record(offset, 7, b"key", b"a text", []),
@@ -51,7 +49,6 @@ logs = st.lists(
 
 
 def log_of(drawn: list[Any]) -> tuple[list[Record], set[int]]:
-    """Return the records of a log, and the offsets of those that are foreign."""
     found, others = [], set()
     for offset, (what, at) in enumerate(drawn):
         if isinstance(what, str):
@@ -63,7 +60,6 @@ def log_of(drawn: list[Any]) -> tuple[list[Record], set[int]]:
 
 
 def listed(records: list[Record]) -> IgnoreList:
-    """Return the list of these records, as a control topic gives it."""
     log = ControlLog()
     for record in records:
         log.add(*ignore_record(PARTITION, record.offset, record_hash(record)))
@@ -100,7 +96,6 @@ def test_no_list_changes_which_blocks_are_taken(drawn: list[Any], data: st.DataO
 
 @given(logs)
 def test_with_all_that_is_foreign_on_the_list_nothing_halts(drawn: list[Any]) -> None:
-    """And what is taken is what stands there without it."""
     records, others = log_of(drawn)
     alone = read([record for record in records if record.offset not in others], IgnoreList())
     found, end = read(records, listed([records[offset] for offset in others]))
@@ -110,7 +105,6 @@ def test_with_all_that_is_foreign_on_the_list_nothing_halts(drawn: list[Any]) ->
 
 @given(logs)
 def test_ignoring_everything_loses_nothing(drawn: list[Any]) -> None:
-    """What continues the chain is taken, on the list or not."""
     records, others = log_of(drawn)
     mine = [record for record in records if record.offset not in others]
     assert read(mine, listed(mine))[0] == read(mine, IgnoreList())[0]
@@ -125,7 +119,6 @@ def test_ignoring_everything_loses_nothing(drawn: list[Any]) -> None:
     ],
 )  # fmt: skip
 def test_a_halt_names_the_place_and_the_command(kind: str, error: type[TokenMillError]) -> None:
-    """So that nobody has to search."""
     record = foreign(kind, 5, 4)
     with pytest.raises(error) as caught:
         offered(TRUE.acceptor(5 if kind == "another history" else 4), record, TOKENS, IgnoreList())
@@ -137,7 +130,6 @@ def test_a_halt_names_the_place_and_the_command(kind: str, error: type[TokenMill
 
 
 def test_only_the_very_message_is_ignored() -> None:
-    """Another one at its offset, after the topic was made anew, halts; so does the same one elsewhere."""
     record = foreign("no header", 5, 4)
     ignored = listed([record])
     assert offered(TRUE.acceptor(), record, TOKENS, ignored) is None

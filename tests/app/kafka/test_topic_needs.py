@@ -35,7 +35,6 @@ def _worst(settings: Settings, blocks: int, figures: Figures | None = None) -> i
 @pytest.mark.parametrize("sequence_length", [1, 3, 1024])
 @pytest.mark.parametrize(("max_id_bytes", "max_fields_bytes"), [(1, 2), (128, 256), (5000, 5000)])
 def test_the_worst_block_fits(sequence_length: int, max_id_bytes: int, max_fields_bytes: int) -> None:
-    """Of any length, with any limits, under totals that count every reason."""
     settings = Settings(sequence_length=sequence_length, max_id_bytes=max_id_bytes, max_fields_bytes=max_fields_bytes)
     assert _worst(settings, 1) <= worst_message_bytes(settings, settings.for_topic("raw-text"))
 
@@ -52,7 +51,6 @@ def test_the_worst_message_of_several_blocks_fits() -> None:
 
 @pytest.mark.parametrize("steps", [1, 32])
 def test_figures_of_every_step_and_language_fit(steps: int) -> None:
-    """With as many reasons as a step has room for, and with the short forms beside them."""
     settings = Settings(message_bytes=1, steps=({"name": "length", "min_words": 5},) * steps)
     amount = Amount(HUGE, HUGE)
     labels = [f"{number:032}" for number in range(steps)]

@@ -28,12 +28,10 @@ from tokenmill.errors import TopicError
 
 
 def settings_for(broker: Broker, raw_topic: str) -> Settings:
-    """Return settings with one raw topic and one split."""
     return Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,), splits={"train": 1000})
 
 
 async def grow(settings: Settings, topic: str, count: int) -> None:
-    """Add partitions to a topic; they are there on return."""
     async with admin(settings) as client:
         await client.create_partitions({topic: NewPartitions(count)})
         while (await describe_topics(client, [topic]))[topic].partitions < count:
@@ -41,12 +39,9 @@ async def grow(settings: Settings, topic: str, count: int) -> None:
 
 
 async def test_needed_topics_are_created_as_promised(broker: Broker, topic: TopicFactory) -> None:
-    """Ours are kept for ever, dead letters and tokens have the raw topic's partitions, and all is well after."""
     raw = topic(3)
     settings = settings_for(broker, raw)
-
     created = await ensure_topics(settings)
-
     dead_letters, produced, tokens, control = created
     assert (dead_letters, produced) == (f"{raw}.dead-letters", f"{raw}.produced")
     assert (tokens, control) == (f"tokens.{raw}.train", f"control.{raw}.train")
@@ -64,7 +59,6 @@ async def test_needed_topics_are_created_as_promised(broker: Broker, topic: Topi
 
 
 async def test_topics_get_as_many_copies_as_are_asked_for(broker: Broker, topic: TopicFactory) -> None:
-    """One broker can hold one copy of each; two are refused, by the topic's name."""
     settings = settings_for(broker, topic(1))
     with pytest.raises(TopicError, match=rf"the brokers refuse topic {settings.raw_topics[0]}.*[Rr]eplication factor"):
         await ensure_topics(settings.model_copy(update={"replication_factor": 2}))
@@ -77,7 +71,6 @@ async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: Topic
     settings = settings_for(broker, raw)
     for _ in range(2):
         await ensure_produced(settings, raw)
-
     assert f"{raw}.produced" not in await ensure_topics(settings)
     assert await check_topics(settings) == []
     missing = {name: found for name, found in existing(settings).items() if not name.endswith(".produced")}
@@ -91,14 +84,12 @@ async def test_a_dead_letter_topic_stays_as_it_is(broker: Broker, topic: TopicFa
     settings = settings_for(broker, raw)
     await ensure_topics(settings)
     await grow(settings, raw, 2)
-
     assert await ensure_topics(settings) == [f"tokens.{raw}.train"]
 
 
 async def test_raw_topics_are_created_on_request_only(broker: Broker, topic: TopicFactory) -> None:
     """A misspelt raw topic is an error; with a number of partitions it is a wish."""
     settings = settings_for(broker, f"{topic(1)}-new")
-
     with pytest.raises(TopicError, match=r"does not exist: create it with `tokenmill topics create"):
         await ensure_topics(settings)
     assert settings.raw_topics[0] in await ensure_topics(settings, partitions=2)
@@ -111,7 +102,6 @@ async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic:
     settings = settings_for(broker, raw)
     await ensure_topics(settings)
     await grow(settings, raw, 3)
-
     problems = await check_topics(settings)
     assert [(problem.topic, problem.severity) for problem in problems] == [(f"tokens.{raw}.train", "warning")]
     added = await asyncio.gather(*(ensure_topics(settings) for _ in range(4)))
@@ -120,12 +110,10 @@ async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic:
 
 
 async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic: TopicFactory) -> None:
-    """One of signatures and one of slices for all; one of verdicts for each raw topic, with its partitions."""
     web, code = topic(1), topic(2)
     one = settings_for(broker, web).model_copy(update={"raw_topics": (web, code)})
     settings = one.model_copy(update={"dedup": {"name": "near", "domain": f"{web}-all"}})
     names = [f"signatures.{web}-all", f"slices.{web}-all", f"verdicts.{web}", f"verdicts.{code}"]
-
     assert (await ensure_topics(settings))[-4:] == names
     async with admin(settings) as client:
         found = await describe_topics(client, names)
@@ -135,7 +123,6 @@ async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic:
     await grow(settings, web, 3)
     problems = await check_topics(settings)
     assert [(p.topic, p.severity) for p in problems] == [(f"tokens.{web}.train", "warning"), (names[2], "warning")]
-
     known: list[tuple[str, int]] = []
 
     async def know(name: str, partition: int) -> None:
@@ -147,9 +134,7 @@ async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic:
 
 
 async def test_missing_topics_stop_the_service(broker: Broker, topic: TopicFactory) -> None:
-    """What must be there is named, one clear message for all."""
     settings = settings_for(broker, topic(1))
-
     with pytest.raises(TopicError, match=r"dead-letters is missing.*and 2 more"):
         await require_topics(settings)
 
@@ -165,7 +150,6 @@ def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existin
 
 
 def problems_of(settings: Settings, found: dict[str, Existing]) -> list[Problem]:
-    """Return what is not as it should be."""
     return [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
 
 
@@ -187,11 +171,8 @@ def problems_of(settings: Settings, found: dict[str, Existing]) -> list[Problem]
     ],
 )
 def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severity: str, part: str) -> None:
-    """One topic that is not as it should be gives one problem, which says what to do."""
     settings = Settings(splits={"train": 1000}, dedup="near")
-
     (problem,) = problems_of(settings, existing(settings, **{kind: change}))
-
     assert problem.severity == severity
     assert part in problem.text
 
@@ -203,9 +184,7 @@ def test_a_partition_too_many_is_an_error(kind: str) -> None:
     (needed,) = (topic for topic in needed_topics(settings) if topic.kind == kind)
     found = existing(settings)
     found[needed.name] = found[needed.name]._replace(partitions=2)
-
     (problem,) = find_problems(needed, found)
-
     assert (problem.severity, "use a new stream_suffix" in problem.text) == ("error", True)
 
 
@@ -223,7 +202,6 @@ def test_messages_are_joined_as_far_as_topic_and_request_take_them(chains: int, 
 
 
 def test_worst_message_grows_with_what_decides_it() -> None:
-    """Longer blocks, ids and fields need a larger limit; so does a larger target."""
     base = Settings()
     assert worst_message_bytes(base, base) > base.message_bytes + base.block_tokens * (4 + 24 + 128 + 256)
     for change in ({"sequence_length": 2048}, {"max_id_bytes": 129}, {"max_fields_bytes": 257}):

@@ -23,7 +23,6 @@ SMALL: Final = {"window": 40, "bands": 4, "rows": 2, "shingle": 2}
 
 
 def records_of(settings: Settings, topic: str, partition: int = 0) -> list[Record]:
-    """Return all records of a partition."""
     return raw_records(settings, topic)[partition]
 
 
@@ -69,7 +68,6 @@ def kept_blocks(settings: Settings, domain: Domain) -> dict[Chain, list[Referenc
 
 
 def are_signed(settings: Settings, domain: Domain) -> bool:
-    """Return whether all texts are signed."""
     signed = signed_ends(settings, domain)
     return all(
         signed.get((number, partition), 0) == len(records)
@@ -79,12 +77,10 @@ def are_signed(settings: Settings, domain: Domain) -> bool:
 
 
 def signed_ends(settings: Settings, domain: Domain) -> Mapping[Source, int]:
-    """Return up to which offset each raw partition is signed."""
     return {signed.source: signed.end for signed, _ in taken_ranges(settings, domain)}
 
 
 def texts(rng: random.Random, count: int) -> list[bytes]:
-    """Return texts of which many come again, or nearly so."""
     kept: list[list[str]] = []
     for _ in range(count):
         words = [rng.choice(WORDS) for _ in range(rng.randrange(1, 30))]
@@ -97,7 +93,6 @@ def texts(rng: random.Random, count: int) -> list[bytes]:
 
 
 def feed(settings: Settings, rng: random.Random, count: int) -> None:
-    """Send texts to all partitions."""
     for topic in settings.raw_topics:
         send(settings, [Raw(text, rng.randrange(2)) for text in texts(rng, count)], topic)
 
@@ -122,7 +117,6 @@ def require_one_order(service: Service) -> None:
 def domain_settings(
     broker: Broker, topic: Callable[..., str], folder: Path, packing: str = "concat", **others: Any
 ) -> Settings:
-    """Return settings for two topics of one domain, with two partitions each."""
     first = topic(2)
     dedup = {"name": "near", "domain": f"domain-of-{first}", **SMALL}
     return service_settings(

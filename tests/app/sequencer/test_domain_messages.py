@@ -30,7 +30,6 @@ HASHES = st.integers(0, 2**64 - 1)
 
 @st.composite
 def signed_ranges(draw: st.DrawFn) -> SignedRange:
-    """Return a range with three hashes a document."""
     offsets = sorted(draw(st.sets(NUMBERS, max_size=8)))
     begin, end = (min(offsets), max(offsets) + 1) if offsets else (3, 9)
     hashes = [draw(st.lists(HASHES, min_size=3, max_size=3)) for _ in offsets]
@@ -43,7 +42,6 @@ def signed_ranges(draw: st.DrawFn) -> SignedRange:
 
 @given(signed_ranges(), NUMBERS)
 def test_signed_ranges_come_back_and_can_be_cut(signed: SignedRange, at: int) -> None:
-    """Also from an offset on, which leaves the documents from there."""
     back = SignedRange.unpack(signed.pack(FINGERPRINT), FINGERPRINT, 3, 2)
     assert back.pack(FINGERPRINT) == signed.pack(FINGERPRINT)
     for name in ("source", "begin", "end", "remembered"):
@@ -55,7 +53,6 @@ def test_signed_ranges_come_back_and_can_be_cut(signed: SignedRange, at: int) ->
 
 @given(signed_ranges(), st.integers(1, 10))
 def test_what_is_no_signed_range_of_the_domain_is_refused(signed: SignedRange, cut: int) -> None:
-    """Another domain's, one that is cut, one of another width, one of a topic that is not there, and junk."""
     packed = signed.pack(FINGERPRINT)
     for value in (packed[:-cut], packed + b"1", b"junk", b"", None, signed.pack(bytes(16))):
         with pytest.raises(DamagedError):
@@ -87,7 +84,6 @@ def test_verdicts_come_back_and_every_bit_of_them_is_in_their_hash(duplicates: s
 
 
 def test_a_verdict_that_names_a_topic_of_no_domain_does_not_count() -> None:
-    """Its writer is none that knows the domain."""
     for topic, known in ((1, True), (2, False), (2**31, False)):
         places = np.array([[topic << 32 | 7, 5]], np.uint64)
         judged = JudgedRange(0, 9, Remembered(), 7, np.array([3]), np.ones(1, np.uint8), places, bytes(16))
@@ -96,7 +92,6 @@ def test_a_verdict_that_names_a_topic_of_no_domain_does_not_count() -> None:
 
 
 def test_slices_and_names_come_back() -> None:
-    """With where each raw partition is judged to."""
     one = SliceStart(3, 17, 30, {(0, 1): VerdictEnd(5, bytes(16)), (1, 0): VerdictEnd(9, FINGERPRINT)})
     assert SliceStart.unpack(one.pack(FINGERPRINT), FINGERPRINT) == one
     for value in (b"{}", b"[", None, one.pack(bytes(16))):

@@ -43,14 +43,12 @@ def signed_log(seed: int) -> list[SignedRange]:
 
 
 def signed(source: Source, begin: int, contents: list[int]) -> SignedRange:
-    """Return a range in which every offset has a document."""
     offsets = np.arange(begin, begin + len(contents))
     hashes = np.array(contents, np.uint64)[:, None]
     return SignedRange(source, begin, begin + len(contents), Remembered(), offsets, hashes)
 
 
 def plainly(log: list[SignedRange]) -> dict[tuple[Source, int], tuple[Source, int] | None]:
-    """Return of each document of which earlier one it is a duplicate."""
     window, nexts, found = PlainWindow(EXACT), dict.fromkeys(SOURCES, 0), {}
     for one in log:
         if one.begin > nexts[one.source]:
@@ -64,7 +62,6 @@ def plainly(log: list[SignedRange]) -> dict[tuple[Source, int], tuple[Source, in
 
 
 def judged_by(order: DomainOrder, log: list[SignedRange], first: int = 0) -> Iterator[tuple[int, Source, JudgedRange]]:
-    """Yield the verdicts of a log, each with the offset of its message, and its source."""
     for at in range(first, len(log)):
         part = order.accept(log[at])
         if part is not None:
@@ -72,7 +69,6 @@ def judged_by(order: DomainOrder, log: list[SignedRange], first: int = 0) -> Ite
 
 
 def told(verdicts: list[tuple[int, Source, JudgedRange]]) -> dict[tuple[Source, int], tuple[Source, int]]:
-    """Return which documents are duplicates, and of which ones."""
     return {
         (source, offset): ((place[0] >> 32, place[0] & 0xFFFFFFFF), place[1])
         for _, source, judged in verdicts
@@ -134,9 +130,7 @@ def test_an_order_goes_on_from_its_disk_the_same(
     killed.window.sync()
     note = SliceStart(0, noted, killed.window.kept, dict(killed.verdict_ends))
     list(judged_by(killed, log[: noted + int(beyond * (len(log) - noted))], noted))
-
     again = DomainOrder(EXACT, note, None, directory)
-
     for at in range(noted, len(log)):
         part = again.accept(log[at])
         assert (part is None) == (at not in known)

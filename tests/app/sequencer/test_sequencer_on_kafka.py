@@ -17,7 +17,6 @@ from tokenmill.app.local.broker import Broker
 def test_what_is_kept_is_what_one_order_keeps(
     broker: Broker, topic: Callable[..., str], tmp_path: Path, packing: str
 ) -> None:
-    """Of two topics with two partitions each, which two mills share."""
     settings = domain_settings(broker, topic, tmp_path, packing)
     feed(settings, random.Random(packing), 300)
     with Service(settings, tmp_path) as service:
@@ -53,12 +52,10 @@ def nothing(folder: Path) -> None:
 
 
 def remove_slice(folder: Path) -> None:
-    """Remove what was seen last."""
     max(folder.glob("seen-*.bin")).unlink()
 
 
 def change_digest(folder: Path) -> None:
-    """Let the note be of another signature log."""
     note = json.loads((folder / "note.json").read_bytes())
     note["digests"][-1] ^= 1
     (folder / "note.json").write_text(json.dumps(note))

@@ -13,7 +13,6 @@ RECORDS = [Record(offset, 0, None, b"text %d" % offset) for offset in range(12) 
 
 
 def judged(begin: int, end: int, *duplicates: int) -> JudgedRange:
-    """Return verdicts by which some offsets of a range are duplicates of the first record."""
     last = next(record for record in reversed(RECORDS) if record.offset < end)
     offsets, kinds = np.array(duplicates, np.int64), np.ones(len(duplicates), np.uint8)
     remembered = Remembered(last.offset, record_crc(last.key, last.value))
@@ -21,7 +20,6 @@ def judged(begin: int, end: int, *duplicates: int) -> JudgedRange:
 
 
 def queue(*ranges: JudgedRange, passed: int = 0) -> VerdictQueue:
-    """Return a queue of verdicts for records from an offset on."""
     found = VerdictQueue(Domain("d", ("raw",), "", {}))
     found.passed = passed
     for one in ranges:
@@ -30,7 +28,6 @@ def queue(*ranges: JudgedRange, passed: int = 0) -> VerdictQueue:
 
 
 def test_duplicates_are_told_once_with_the_records_that_they_are_on() -> None:
-    """However verdicts and fetches are cut; what was told before is forgotten."""
     verdicts = queue(judged(2, 5, 3), judged(5, 10, 5, 9), passed=2)
     assert (verdicts.begin, verdicts.end) == (2, 10)
     seen = {0: Rejected("of", "before")}
@@ -41,7 +38,6 @@ def test_duplicates_are_told_once_with_the_records_that_they_are_on() -> None:
 
 
 def test_the_first_record_that_is_not_the_one_judged_is_named() -> None:
-    """Also one that is gone; what was passed before is not there to be compared."""
     ranges = judged(0, 3), judged(3, 6), judged(6, 9)
     assert queue(*ranges).pass_over(RECORDS, 12) is None
     other = [record if record.offset not in {5, 8} else record._replace(value=b"other") for record in RECORDS]

@@ -30,21 +30,17 @@ EACH = 200
 
 @dataclass(frozen=True)
 class JudgedTopics:
-    """Two raw topics of one domain, all of it milled; nothing runs any more."""
-
     settings: Settings
     found: dict[RecordPlace, Rejected]
     """The duplicates."""
 
     @property
     def domain(self) -> Domain:
-        """The only domain."""
         (domain,) = self.settings.domains()
         return domain
 
     @property
     def kept(self) -> Counter[RecordPlace]:
-        """How often documents came again."""
         return Counter(resembled(one) for one in self.found.values())
 
     def command(self, *words: object, code: int = 0) -> str:
@@ -54,7 +50,6 @@ class JudgedTopics:
 
 
 def resembled(rejected: Rejected) -> RecordPlace:
-    """Return which document a duplicate resembles."""
     place = parse_place(rejected.detail.rpartition(" ")[2])
     assert isinstance(place, RecordPlace)
     return place
@@ -92,8 +87,6 @@ def _all_published(settings: Settings) -> bool:
 
 @pytest.mark.needs("minutes")
 def test_rejects_shows_duplicates_with_the_document_that_each_resembles(topics: JudgedTopics) -> None:
-    """Of all splits and topics, as many as the totals count, though nothing was kept of them."""
-
     async def read() -> list[RejectedDocument]:
         return [one async for one in read_rejected(topics.settings, limit=2 * EACH)]
 
@@ -105,7 +98,6 @@ def test_rejects_shows_duplicates_with_the_document_that_each_resembles(topics: 
 
 @pytest.mark.needs("minutes")
 def test_the_later_copies_of_a_document_are_listed(topics: JudgedTopics) -> None:
-    """With their places, in all topics of the domain, and their kinds."""
     ((place, times),) = topics.kept.most_common(1)
     wanted = {copy: one.reason for copy, one in topics.found.items() if resembled(one) == place}
     listed = json.loads(topics.command("rejects", "--of", place, "--limit", EACH, "--json"))
@@ -120,12 +112,10 @@ def test_the_later_copies_of_a_document_are_listed(topics: JudgedTopics) -> None
 
 
 def seen(topics: JudgedTopics, place: RecordPlace) -> Any:
-    """Return what `inspect` says of a record."""
     return json.loads(topics.command("inspect", "message", *place, "--json"))["seen_before"][topics.domain.name]
 
 
 def test_inspect_says_whether_a_record_was_seen_before_and_how_often_it_came_again(topics: JudgedTopics) -> None:
-    """Or that there is no verdict on it."""
     place, rejected = max(topics.found.items())
     assert seen(topics, place) == {"reason": rejected.reason, "detail": rejected.detail, "again": {}}
     assert f"{rejected.reason}: {rejected.detail}" in topics.command("inspect", "message", *place)
@@ -167,7 +157,6 @@ def test_what_became_of_a_record_is_what_was_judged_of_it(topics: JudgedTopics) 
 
 @pytest.mark.needs("minutes")
 def test_counts_are_those_of_the_verdicts(topics: JudgedTopics, tmp_path: Path) -> None:
-    """By raw topic, and how often documents came again, over the domain."""
     file = tmp_path / "times.parquet"
     (counted,) = json.loads(topics.command("dedup", "counts", "--json", "--to", str(file)))
     rows = parquet.read_table(file).to_pylist()

@@ -19,13 +19,11 @@ KNOWN = SliceStart(0, 7, 200, {(0, 1): VerdictEnd(9, bytes(range(16)))})
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have temporary files go into the test's folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def filled(folder: WindowFolder) -> Window:
-    """Return a window in which 200 documents were kept."""
     window = Window(Exact(window=400), folder.path, goes_on=False)
     hashes = np.arange(1, 201, dtype=np.uint64)[:, None]
     window.judge(hashes, np.zeros((200, 2), np.uint64))
@@ -33,16 +31,13 @@ def filled(folder: WindowFolder) -> Window:
 
 
 def test_a_note_is_read_by_the_next_one() -> None:
-    """Whose window has what it says; a note is due after so much of a window."""
     folder = WindowFolder(DOMAIN)
     window = filled(folder)
     assert folder.is_due(window)
     folder.write(window, WindowNote(KNOWN, [1, 2**64 - 1]))
     assert not folder.is_due(window)
     folder.close()
-
     again = WindowFolder(DOMAIN)
-
     assert again.read() == WindowNote(KNOWN, [1, 2**64 - 1])
     known = Window(Exact(window=400), again.path, KNOWN.kept)
     assert (
@@ -51,7 +46,6 @@ def test_a_note_is_read_by_the_next_one() -> None:
 
 
 def test_one_process_has_the_folder() -> None:
-    """The other one goes without, and neither reads nor writes."""
     first, second = WindowFolder(DOMAIN), WindowFolder(DOMAIN)
     assert first.path is not None
     assert second.path is None
@@ -91,7 +85,6 @@ def test_what_another_one_put_there_is_not_used(temporary: Path) -> None:
 def test_a_full_disk_leaves_the_note_before(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the log says so; the next note is not tried at once."""
     folder = WindowFolder(DOMAIN)
     window = filled(folder)
     folder.write(window, WindowNote(KNOWN, [1]))

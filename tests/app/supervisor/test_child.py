@@ -32,7 +32,6 @@ def state_of(pid: int) -> str:
 
 
 async def start(script: str, log: Path | None = None) -> Child:
-    """Start a process that runs ``script``."""
     return await Child.start([sys.executable, "-c", BEGINNING + script], dict(os.environ), log)
 
 
@@ -77,7 +76,6 @@ signal.pause()
 
 
 async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
-    """One that ignores SIGTERM is gone all the same."""
     child = await start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(ready=True)\nwhile True: signal.pause()")
     async with asyncio.timeout(SECONDS):
         while not child.beats:  # noqa: ASYNC110 - a beat wakes nobody but the listener
@@ -100,7 +98,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
-    """The log of the process before stays."""
     log = tmp_path / "mill-1.log"
     log.write_text("before\n")
     child = await start("print('out', flush=True)\nprint('err', file=sys.stderr)", log)
@@ -147,7 +144,6 @@ async def test_a_start_that_lacks_a_thread_is_the_systems_refusal(monkeypatch: p
 
 
 def descriptors() -> set[int]:
-    """Return what this process has open."""
     with os.scandir("/proc/self/fd") as found:
         own = {int(entry.name) for entry in found}
     return {number for number in own if Path(f"/proc/self/fd/{number}").exists()}

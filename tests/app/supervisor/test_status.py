@@ -31,7 +31,6 @@ STORED: Mapping[str, Any] = {"position": 3, "block": 6}
 def status(
     *, ends: Mapping[str, int], owners: Mapping[str, str], raw: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> Status:
-    """Return the status of a service with one partition."""
     said = {"raw/0": raw, "tokens.raw.all/0": stored}
     known = StatusSnapshot(
         role="serve", settings=SETTINGS, not_ready=None, away_since=None, said=said, owners=owners, ends=ends
@@ -44,7 +43,6 @@ OWNERS = {"raw/0": "mill-1"}
 
 
 def test_what_mill_and_segment_worker_say_comes_together() -> None:
-    """Of each chain: its blocks, where they are, and what is on its way."""
     found = status(ends={"raw/0": 11, "tokens.raw.all/0": 5}, owners=OWNERS, raw=RESTING, stored=STORED)
     (partition,) = found.partitions
     assert [partition[name] for name in ("worker", "position", "end", "lag")] == ["mill-1", 9, 11, 2]
@@ -54,7 +52,6 @@ def test_what_mill_and_segment_worker_say_comes_together() -> None:
 
 
 def test_a_service_is_settled_when_all_is_milled_and_stored() -> None:
-    """Every record milled by somebody, no token in an open block, every block in the store."""
     assert status(ends=ENDS, owners=OWNERS, raw=RESTING, stored=STORED).settled
 
 
@@ -78,7 +75,6 @@ def test_a_service_is_not_settled_while_anything_is_on_its_way(change: Mapping[s
 
 
 def test_nothing_at_all_is_not_settled() -> None:
-    """Before the first word of a broker or a worker."""
     assert not Status({}, (), ()).settled
 
 
@@ -86,14 +82,11 @@ DEFAULTS = Settings()
 
 
 class Ready:
-    """A child that has told that it is ready."""
-
     pid = 7
     status = {"ready": True, "metrics": [["tokenmill_gaps_total", {}, 2.0]]}  # noqa: RUF012 - never changed
 
 
 def slots() -> dict[str, WorkerSlot]:
-    """Return two slots at which nobody works."""
     nobody = cast("Supervisor", None)
     return {
         name: WorkerSlot("mill", name, nobody, settings=DEFAULTS, limits=WatchLimits(), log=None)
@@ -102,13 +95,11 @@ def slots() -> dict[str, WorkerSlot]:
 
 
 def page(export: Export) -> dict[Key, float]:
-    """Return what a scraper sees."""
     return page_of(*export.collectors)
 
 
 @pytest.fixture(autouse=True)
 def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    """Let a broker have answered this process just now, by a clock that stands still."""
     hands = Hands()
     for module in (export_module, cluster_module):
         monkeypatch.setattr(module, "CONTACT", hands.contact())
@@ -116,7 +107,6 @@ def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 
 def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> None:
-    """The answer names those that are waited for, and says since when no broker answers."""
     all_posts, cluster = slots(), Cluster(DEFAULTS, ["raw-text"])
     export = Export(DEFAULTS, all_posts, cluster, WorkerLedger())
     all_posts["mill-1"].child = cast("Child", Ready())
@@ -134,7 +124,6 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
     export.turn()
     assert export.probes.not_ready() is None
     assert export.probes.unhealthy() is None
-
     contact.turn(10)
     export.turn()
     assert export.probes.not_ready() == "no broker answers at 127.0.0.1:9092 since 1970-01-01T00:16:40Z"
@@ -204,7 +193,6 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
 
 
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
-    """Each reason stands at 0 before it happens."""
     all_posts = slots()
     export = Export(DEFAULTS, all_posts, Cluster(DEFAULTS, ["raw-text"]), WorkerLedger())
     all_posts["mill-1"].child = cast("Child", Ready())
@@ -232,7 +220,6 @@ def test_last_words_of_a_process_are_counted() -> None:
 
 
 def test_every_end_has_a_cause() -> None:
-    """Of our verdict, of a signal, or of the exit code."""
     slot = slots()["mill-1"]
     assert [slot._cause(code) for code in (-9, 75, 3, 1)] == ["killed", "resume", "broker", "error"]
     slot.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())

@@ -25,20 +25,15 @@ LIMITS = WatchLimits(unowned=30, still=60, resume=600)
 
 
 class ScriptedChild:
-    """In the place of `Child`: what a supervisor asks of a process."""
-
     def __init__(self, pid: int, in_flight: list[RecordsInFlight]) -> None:
         self.pid = pid
         self.status: Mapping[str, Any] = {}
         self.board = SimpleNamespace(
-            records_in_flight=lambda: in_flight,
-            pardon=in_flight.clear,
-            close=lambda: self.done.append("board closed"),
+            records_in_flight=lambda: in_flight, pardon=in_flight.clear, close=lambda: self.done.append("board closed")
         )
         self.done: list[Any] = []
 
     def signal(self, number: int) -> None:
-        """Take note of a signal."""
         self.done.append(number)
 
 
@@ -58,7 +53,6 @@ class PartitionsSeen:
         self.supervisor._cluster.owned_by_others = self.owned_by_others  # type: ignore[method-assign]
 
     async def owned_by_others(self, group: str, ours: Collection[str]) -> set[str]:
-        """Say what others own."""
         self.asked.append((group, ours))
         return self.elsewhere.get(group, set())
 
@@ -71,7 +65,6 @@ class PartitionsSeen:
         }
 
     def start(self, worker: str, in_flight: list[RecordsInFlight] | None = None) -> ScriptedChild:
-        """Let a process run."""
         slot = self.supervisor._slots[worker]
         child = self.children[worker] = ScriptedChild(100 + len(self.children), in_flight or [])
         slot.child = cast("Child", child)
@@ -80,13 +73,11 @@ class PartitionsSeen:
         return child
 
     def say(self, worker: str, *partitions: str, position: int = 0, **more: Any) -> None:
-        """Let a worker that is ready say what it has."""
         said = {name: {"position": position, "end": 9} for name in partitions}
         self.children[worker].status = {"ready": True, "member": worker, "partitions": said, **more}
         self.supervisor.heard(self.supervisor._slots[worker], cast("Child", self.children[worker]))
 
     def end(self, worker: str, pause: float | None = 2.0, *, stopping: bool = False) -> ScriptedChild:
-        """Let a process end."""
         slot = self.supervisor._slots[worker]
         child, slot.child, slot.stopping = self.children.pop(worker), None, stopping
         self.supervisor.ended(slot, cast("Child", child), "exit code 1", pause)
@@ -106,11 +97,9 @@ class Clock:
         self.now, self._looks = 0.0, looks
 
     def monotonic(self) -> float:
-        """Return the time."""
         return self.now
 
     async def sleep(self, _seconds: float) -> None:
-        """Let time pass."""
         self.now += 10.0
         self._looks -= 1
         if self._looks < 0:
@@ -119,7 +108,6 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    """Let a broker have answered just now, by a clock that stands still."""
     hands = Hands()
     contact = hands.contact()
     for module in (supervisor_module, cluster_module, export_module):
@@ -129,12 +117,10 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 @pytest.fixture
 def seen(tmp_path: Path) -> PartitionsSeen:
-    """Return a supervisor that has started nothing."""
     return PartitionsSeen(tmp_path)
 
 
 async def looked(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard") -> None:
-    """Let the supervisor look so often, every ten seconds."""
     clock = Clock(looks)
     monkeypatch.setattr(supervisor_module, "time", clock)
     monkeypatch.setattr(supervisor_module, "asyncio", SimpleNamespace(sleep=clock.sleep))
@@ -143,7 +129,6 @@ async def looked(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch, looks: i
 
 
 def killed(seen: PartitionsSeen) -> set[str]:
-    """Return the workers that got a signal."""
     return {name for name, child in seen.children.items() if child.done}
 
 
@@ -160,7 +145,6 @@ CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = 
 
 
 def store_group(seen: PartitionsSeen) -> str:
-    """Return the consumer group of all segment workers of the store."""
     return f"{seen.settings.group}-store-{Store.open_or_create(seen.settings.store).id}"
 
 
@@ -191,7 +175,6 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
 async def test_signatures_that_nobody_has_are_the_sequencers_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool
 ) -> None:
-    """Unless another member of its group has them."""
     seen = PartitionsSeen(tmp_path, dedup="near")
     for worker in ("mill-1", "mill-2", "segment", "sequencer"):
         seen.start(worker)
@@ -231,7 +214,6 @@ async def test_a_supervisor_shows_that_it_turns(
 
 
 def test_what_becomes_of_workers_is_told(seen: PartitionsSeen) -> None:
-    """Partitions that move, and who left them; ends with the pause before the next start."""
     seen.start("mill-1")
     seen.start("mill-2")
     seen.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
@@ -289,12 +271,10 @@ def test_a_death_that_cannot_be_noted_harms_nobody(seen: PartitionsSeen, monkeyp
 
 
 def counted(records: float) -> list[tuple[str, dict[str, str], float]]:
-    """Return the metrics of a process that has taken so many records, of two topics."""
     return [("tokenmill_records_consumed_total", {"topic": name}, records / 2) for name in ("one", "other")]
 
 
 def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:
-    """What it owns and has done, its restarts, and what all have done, last words of those that ended included."""
     seen.ends(raw_0=5)
     seen.start("mill-1")
     seen.start("mill-2")
@@ -336,12 +316,10 @@ def test_signatures_have_a_row_and_no_chains(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("only", "names"), [("mill", ["mill-1", "mill-2"]), ("segment", ["segment"])])
 def test_one_roles_workers_may_run_alone(tmp_path: Path, only: str, names: list[str]) -> None:
-    """The others run elsewhere."""
     assert list(PartitionsSeen(tmp_path, only).supervisor._slots) == names
 
 
 def test_a_sequencer_runs_where_duplicates_are_looked_for(tmp_path: Path) -> None:
-    """One process for all domains."""
     assert list(PartitionsSeen(tmp_path, dedup="near").supervisor._slots) == [
         "mill-1",
         "mill-2",
@@ -353,7 +331,6 @@ def test_a_sequencer_runs_where_duplicates_are_looked_for(tmp_path: Path) -> Non
 
 
 def test_a_worker_can_be_killed(seen: PartitionsSeen) -> None:
-    """Its process is named; where none runs, nothing happens."""
     assert seen.supervisor.kill("mill-1", "a person said so") is None
     child = seen.start("mill-1")
     assert seen.supervisor.kill("mill-1", "a person said so") == child.pid
@@ -363,7 +340,6 @@ def test_a_worker_can_be_killed(seen: PartitionsSeen) -> None:
 async def test_everything_that_keeps_a_service_up_runs_until_it_is_cancelled(
     seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All slots, the look at the brokers, the guard and the report; and all have ended then."""
     running: set[str] = set()
 
     def work(name: str) -> Callable[[], Any]:

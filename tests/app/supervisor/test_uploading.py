@@ -40,7 +40,6 @@ def test_a_service_brings_its_store_into_a_bucket(broker: Broker, topic: TopicFa
 
 
 def test_mills_alone_have_nothing_to_upload() -> None:
-    """A wrong address, and a service without a store, are refused before anything starts."""
     mills = invoke("serve", "--only", "mill", "--upload-to", "file:///", code=InputError.exit_code)
     assert "mills have no store" in mills.err
     wrong = invoke("serve", "--upload-to", "ftp://bucket/prefix", code=BucketError.exit_code)

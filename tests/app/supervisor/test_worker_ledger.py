@@ -6,7 +6,6 @@ from tokenmill.app.supervisor.supervisor import WorkerLedger
 
 
 def mill(*partitions: str, blocks: int = 0) -> dict[str, Any]:
-    """Return a mill worker's status."""
     chains = {"train": {"block": blocks, "documents": blocks, "bytes": blocks, "tokens": blocks, "open_tokens": 3}}
     return {
         "role": "mill",
@@ -21,7 +20,6 @@ def test_a_takeover_names_the_worker_that_ended() -> None:
     assert ledger.heard("mill-1", mill("t/0", "t/1")) == {}
     ledger.ended("mill-1")
     assert ledger.owners == {}
-
     assert ledger.heard("mill-2", mill("t/0")) == {("mill-1", True): ["t/0"]}
     ledger.heard("mill-2", mill())
     assert ledger.heard("mill-1", mill("t/0")) == {("mill-2", False): ["t/0"]}
@@ -33,10 +31,8 @@ def test_progress_is_kept_while_another_worker_resumes() -> None:
     ledger = WorkerLedger()
     ledger.heard("mill-1", mill("t/0", blocks=9))
     ledger.ended("mill-1")
-
     for blocks, expected in ((0, 9), (7, 9), (11, 11)):
         ledger.heard("mill-2", mill("t/0", blocks=blocks))
-
         chain = ledger.partitions["t/0"]["chains"]["train"]
         assert (chain["block"], chain["documents"], chain["open_tokens"]) == (expected, expected, 3)
 
@@ -53,7 +49,6 @@ def test_the_newest_dead_letter_outlives_its_worker() -> None:
 
 
 def test_eras_are_kept() -> None:
-    """While nobody brings any."""
     ledger = WorkerLedger()
     ledger.heard("segment", {**mill("t/0"), "eras": {"t.train": 7}})
     ledger.ended("segment")

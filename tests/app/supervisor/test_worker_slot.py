@@ -53,7 +53,6 @@ class ScriptedChild:
         self._ended = asyncio.Event()
 
     async def wait(self) -> int:
-        """Live, and return the exit code."""
         if self._life.killed is not None:
             self._script.slot.kill(self._life.killed)
         for beat in self._life.beats:
@@ -66,19 +65,16 @@ class ScriptedChild:
         return self._code
 
     def beat(self, status: Mapping[str, Any]) -> None:
-        """Say how things are."""
         self.status = status
         self.beats += 1
 
     def signal(self, number: signal.Signals) -> None:
-        """Die of SIGKILL."""
         self.signals.append(number)
         if number == signal.SIGKILL:
             self._code = -number
             self._ended.set()
 
     async def end(self, grace: float) -> int:
-        """End in order."""
         self._script.graces.append(grace)
         return 0
 
@@ -108,7 +104,6 @@ class Script:
     async def start(
         self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None, _shared: Mapping[str, int]
     ) -> Child:
-        """Begin the next life; the last one is followed by one that never ends."""
         self.environments.append(dict(environment))
         if not self.lives:
             self.over.set()
@@ -119,23 +114,19 @@ class Script:
         return cast("Child", self.children[-1])
 
     def not_started(self, _post: WorkerSlot, reason: str, pause: float) -> None:
-        """Take note of a start that was refused."""
         self.told.append((reason, pause))
 
     def started(self, *_: object) -> None:
         """Take no note."""
 
     def heard(self, _post: WorkerSlot, child: Child) -> None:
-        """Take note of a status."""
         self.heard_statuses.append(child.status)
         self.noticed.set()
 
     def ended(self, _post: WorkerSlot, _child: Child, reason: str, pause: float | None) -> None:
-        """Take note of an end."""
         self.told.append((reason, pause))
 
     async def play(self) -> Self:
-        """Let the slot work until all lives are over; raise what it raises."""
         keeping = asyncio.ensure_future(self.slot.keep())
         over = asyncio.ensure_future(self.over.wait())
         await asyncio.wait({keeping, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -195,7 +186,6 @@ async def test_a_verdict_ends_with_the_process_that_it_was_spoken_on(script: Sta
 
 
 async def test_a_process_that_falls_silent_is_killed(script: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks without a beat are counted, and begin anew with each beat."""
     monkeypatch.setattr(post_module, "LOOK_SECONDS", 0.01)
     beats = [{"ready": True}] * 3
     played = await script(Life(beats=beats), heartbeat=0.05, start=0.1, first_backoff=0.001).play()
@@ -221,7 +211,6 @@ async def test_a_process_that_is_not_ready_yet_gets_more_time(script: StageOf, m
 
 
 def test_a_ready_process_that_missed_beats_is_shown_as_silent(script: StageOf) -> None:
-    """Not before that, and not while it starts."""
     slot = script().slot
     child = ScriptedChild(1, Life(), script())
     slot.child = cast("Child", child)
@@ -243,7 +232,6 @@ async def test_the_next_worker_is_told_which_store_the_last_one_filled(script: S
 
 @pytest.mark.parametrize("error", [FingerprintError, StoreError])
 async def test_what_a_new_start_cannot_mend_ends_the_post(script: StageOf, error: type[TokenMillError]) -> None:
-    """With an error of the same exit code, in the worker's own words; nothing is started again."""
     played = script(Life(code=error.exit_code, words="use another name"))
     with pytest.raises(error, match="mill-1 cannot go on: use another name"):
         await played.play()
@@ -253,7 +241,6 @@ async def test_what_a_new_start_cannot_mend_ends_the_post(script: StageOf, error
 
 
 async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageOf) -> None:
-    """Within the grace; and that end is no restart."""
     played = await script(grace=3.5).play()
     assert played.graces == [3.5]
     assert played.told == [("exit code 0", None)]
@@ -263,7 +250,6 @@ async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageO
 
 
 async def test_a_process_is_not_relied_on_where_others_have_just_ended_again_and_again(script: StageOf) -> None:
-    """Two that lived for a moment; not for a broker's absence. One that lives for a while is relied on again."""
     played = await script(*[Life(1.0)] * 3, healthy=60.0, first_backoff=0.001).play()
     slot, clock = played.slot, played.clock
     found = []

@@ -14,7 +14,6 @@ from tokenmill.page_server import Page, PageServer
 
 
 def asked(port: int, **variables: str) -> tuple[int, str]:
-    """Return exit code and output of the command."""
     command = [sys.executable, "-m", "tokenmill.app.telemetry.health"]
     environment = {"TOKENMILL_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1", **variables}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -35,7 +34,6 @@ def test_the_exit_code_is_the_services_own_answer(code: int, exit_code: int) -> 
 
 @pytest.mark.slow
 def test_nobody_there_is_not_well() -> None:
-    """With the address that does not answer."""
     left, words = asked(1)
     assert left == 1
     assert "http://127.0.0.1:1/healthz does not answer" in words
@@ -43,7 +41,6 @@ def test_nobody_there_is_not_well() -> None:
 
 @pytest.mark.slow
 def test_a_service_with_tls_is_asked_by_https(tmp_path: Path) -> None:
-    """It is believed for its certificate, which is for another name; another one's is not."""
     ours, other = tmp_path / "ours", tmp_path / "other"
     for path in (ours, other):
         trustme.CA().issue_cert("mill.example").private_key_and_cert_chain_pem.write_to_path(path)

@@ -32,12 +32,10 @@ from tokenmill.wire.chain import Cursor
 
 
 def spent() -> dict[str, float]:
-    """Return the seconds of every stage so far."""
     return {stage: STAGE_SECONDS.labels(stage)._value.get() for stage in STAGES}
 
 
 def grown(before: Mapping[str, float]) -> dict[str, float]:
-    """Return the stages that have grown since, and by how much."""
     return {stage: round(now - before[stage], 6) for stage, now in spent().items() if now != before[stage]}
 
 
@@ -72,7 +70,6 @@ def test_a_fetch_is_divided_among_its_stages() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([*STAGES, "look", "wait"]), st.floats(0, 100))))
 def test_every_second_is_counted_once(history: list[tuple[Any, float]]) -> None:
-    """Stages together grow as the clock does, whatever is entered and however often somebody looks."""
     before, hands = spent(), Hands()
     clock = StageClock(hands)
     clock.enter("resume")
@@ -86,23 +83,19 @@ def test_every_second_is_counted_once(history: list[tuple[Any, float]]) -> None:
             clock.enter(stage)
         hands.now += seconds
     clock.stop()
-
     assert abs(sum(grown(before).values()) - (hands.now - 1000)) < 1e-3
 
 
 def test_all_stages_are_known() -> None:
-    """What is counted is one of the stages that the documentation lists."""
     counted = {sample.labels["stage"] for metric in STAGE_SECONDS.collect() for sample in metric.samples}
     assert counted <= set(STAGES)
 
 
 def fetch(first: int, last: int, timestamp: int, step: int) -> list[Record]:
-    """Return records whose timestamps rise by ``step`` milliseconds each."""
     return [Record(offset, timestamp + step * (offset - first), None, None) for offset in range(first, last + 1)]
 
 
 def test_age_is_that_of_the_record_at_the_offset() -> None:
-    """Inside a fetch, between two, and before the first that is remembered."""
     lag_age = LagAge()
     lag_age.passed(fetch(10, 19, 1_000_000, 1000))
     lag_age.passed(fetch(30, 39, 2_000_000, 1000))
@@ -138,26 +131,20 @@ AGE = "tokenmill_consumer_lag_seconds"
 
 @dataclass
 class Still:
-    """A partition that stands somewhere."""
-
     where: PartitionProgress
 
     def progress(self) -> PartitionProgress:
-        """Return where."""
         return self.where
 
 
 @dataclass
 class Way:
-    """A publisher that has acknowledged so much."""
-
     durable: Cursor
     idle: bool = True
     pending_bytes: int = 0
 
 
 def at(position: int | None, timestamp: int = 0) -> Still:
-    """Return a partition at a position, after a record of this timestamp."""
     lag_age = LagAge()
     lag_age.begin(timestamp)
     state = "running" if position is not None else "resuming"
@@ -165,12 +152,10 @@ def at(position: int | None, timestamp: int = 0) -> Still:
 
 
 def samples() -> Mapping[Key, float]:
-    """Return what there is to be seen."""
     return parse(generate_latest(WORKER).decode())
 
 
 def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
-    """Not of one that has yet to find its place, nor of one whose end nobody knows, nor of one that is gone."""
     written = round((time.time() - 100) * 1000)
     ours = {TP("t", 0): at(5, written), TP("t", 1): at(None), TP("t", 2): at(7), TP("t", 3): at(9)}
     ends = {TP("t", 0): (8, 8), TP("t", 1): (8, 8), TP("t", 3): (9, 9)}
@@ -186,13 +171,11 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
     assert total(seen, AGE, partition="3") == 0
     assert total(seen, "tokenmill_partitions", topic="t", state="running") == 3
     assert total(seen, "tokenmill_partitions", topic="t", state="resuming") == 1
-
     measure({}, ends)
     assert not [key for key in samples() if key[0] in {LAG, AGE, END, "tokenmill_partitions"}]
 
 
 def feed(meter: MillMeter, mill: PartitionMill, records: list[Record]) -> None:
-    """Mill a fetch, as a raw partition does."""
     meter.begin(records)
     meter.fed(records, mill.feed(records).value_bytes)
 
@@ -228,7 +211,6 @@ def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
     meter = MillMeter("meter-2")
     meter.resumed(earlier.chains, 0)
     feed(meter, earlier, [text(2, "xyz"), text(3, " "), tombstone(4), flush(5)])
-
     seen = samples()
     expected = {
         "tokenmill_records_consumed_total": 4,
@@ -242,12 +224,10 @@ def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
 
 
 def test_padding_and_what_rows_truncate_are_counted() -> None:
-    """By kind: a document of a token too few is padded, one of three too many is shortened."""
     mill = make_source(replace(RECIPE, packing="rows")).mill()
     meter = MillMeter("meter-3")
     meter.resumed(mill.chains, 0)
     feed(meter, mill, [text(0, "ab"), text(1, "abcdef")])  # rows of four: three tokens and the end of document
-
     found = {
         kind: total(samples(), "tokenmill_packing_tokens_total", topic="meter-3", kind=kind)
         for kind in ("padding", "left_out")

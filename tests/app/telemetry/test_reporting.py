@@ -40,18 +40,13 @@ DOCUMENTS = [*(b"document %d " % number * 9 for number in range(300)), b"", b" "
 
 
 async def test_a_worker_that_has_nothing_to_tell_measures_at_every_fifth_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And at once when anything changes."""
     ours, workers = os.pipe()
     monkeypatch.setenv(HEARTBEAT_VARIABLE, str(workers))
     monkeypatch.setattr(reporting, "QUIET_SECONDS", 0.001)
     monkeypatch.setattr(reporting, "INTERVAL_SECONDS", 0.001)
     turns = count()
     reporter = WorkerReporter(
-        "mill",
-        Settings(),
-        status=lambda: {"changes": next(turns) // 12},
-        measure=lambda: None,
-        not_ready=lambda: None,
+        "mill", Settings(), status=lambda: {"changes": next(turns) // 12}, measure=lambda: None, not_ready=lambda: None
     )
     reporter.start()
     with os.fdopen(ours) as lines:
@@ -63,28 +58,22 @@ async def test_a_worker_that_has_nothing_to_tell_measures_at_every_fifth_beat(mo
 
 
 class Lone:
-    """A worker without a supervisor."""
-
     def __init__(self, role: str, settings: Settings, log: Path) -> None:
-        """Start it, with its pages on a port of its own."""
         self.port = free_port()
         own = settings.model_copy(update={"metrics_port": self.port})
         self.process = command([role], log, own.environment())
 
     def end(self) -> None:
-        """Leave no process."""
         self.process.kill()
         self.process.wait()
 
     @property
     def samples(self) -> Mapping[Key, float]:
-        """The metrics."""
         return scrape(self.port)
 
 
 @contextmanager
 def lone(role: str, settings: Settings, directory: Path) -> Iterator[Lone]:
-    """Run a worker while the block runs."""
     worker = Lone(role, settings, directory / f"{role}.log")
     try:
         yield worker
@@ -93,7 +82,6 @@ def lone(role: str, settings: Settings, directory: Path) -> Iterator[Lone]:
 
 
 def send_written(settings: Settings, values: list[bytes | None], seconds_ago: float) -> None:
-    """Send records that say that they were written some time ago."""
     written = round((time.time() - seconds_ago) * 1000)
 
     async def run() -> None:
@@ -107,7 +95,6 @@ def send_written(settings: Settings, values: list[bytes | None], seconds_ago: fl
 
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
-    """Return settings for a stream of one split that carries nothing for a long time."""
     return service_settings(
         broker, topic(1), tmp_path, splits={"train": 1000}, carry_seconds=600.0, era_max_seconds=1.0
     )
@@ -155,7 +142,6 @@ def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_
 
 
 def check_the_mill(samples: Mapping[Key, float], topic: str, stream: str, blocks: int) -> None:
-    """Check what a mill that has done everything tells."""
     kept = [value for value in DOCUMENTS if value and b"document" in value]
     expected = {
         ("tokenmill_records_consumed_total", ""): 305,
@@ -192,7 +178,6 @@ def check_the_mill(samples: Mapping[Key, float], topic: str, stream: str, blocks
 
 
 def check_the_store(samples: Mapping[Key, float], stream: str) -> None:
-    """Check what a segment worker that has stored everything tells."""
     assert total(samples, "tokenmill_consumer_lag_records", topic=f"tokens.{stream}") == 0
     assert total(samples, "tokenmill_consumer_lag_seconds", topic=f"tokens.{stream}") == 0
     newest = total(samples, "tokenmill_newest_token_timestamp_seconds", stream=stream, partition="0")
@@ -229,7 +214,6 @@ def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, t
 
         assert until(waits, SECONDS)
         assert until(lambda: not waits() and total(seen[-1], "tokenmill_records_consumed_total") == 304, SECONDS)
-
     ages = [
         total(samples, "tokenmill_consumer_lag_seconds", topic=topic)
         for samples in seen
@@ -305,7 +289,6 @@ def test_what_waits_behind_an_open_transaction_is_lag_with_a_reason(settings: Se
 
 @pytest.mark.slow
 def test_a_partition_that_waits_for_a_schema_says_so_everywhere(settings: Settings, tmp_path: Path) -> None:
-    """In the reason, in the exit code and in the strict probe; the process itself is ready."""
     with small_registry() as registry:
         own = settings.model_copy(update={"decode": "avro", "schema_registry_url": registry.url})
         send(settings, [Raw(b"\0" + (7).to_bytes(4, "big") + b"\x02a")])

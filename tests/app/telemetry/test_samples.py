@@ -16,7 +16,6 @@ BUCKET = "tokenmill_commit_duration_seconds_bucket"
 
 
 def said(records: int, lag: int = 0) -> list[Sample]:
-    """Return what a worker has told: a counter, a histogram's bucket, and a gauge."""
     return [
         (RECORDS, {"topic": "t"}, records),
         (BUCKET, {"le": "0.001"}, records),
@@ -30,7 +29,6 @@ def said(records: int, lag: int = 0) -> list[Sample]:
     )
 )
 def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[str, str, int]]) -> None:
-    """Whichever processes end, or are replaced unseen, each worker's sums are all that its processes ever told."""
     fleet = Fleet()
     counts = {"mill-1": 0, "mill-2": 0}
     totals = {"mill-1": 0, "mill-2": 0}
@@ -46,7 +44,6 @@ def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[st
             counts[worker] += number
             totals[worker] += number
             fleet.heard(worker, pids[worker], said(counts[worker]))
-
         now = page_of(fleet)
         assert fleet.counts().get("records", 0) == sum(totals.values())
         assert {w: fleet.counts(w).get("records", 0) for w in counts} == counts
@@ -74,7 +71,6 @@ def test_a_worker_s_own_metrics_arrive_whole() -> None:
     COMMIT_SECONDS.observe(0.003)
     fleet = Fleet()
     fleet.heard("segment", 1, json.loads(json.dumps(taken(WORKER))))
-
     mine = parse(generate_latest(WORKER).decode())
     expected = {
         (name, tuple(sorted({**dict(labels), "worker": "segment"}.items()))): value

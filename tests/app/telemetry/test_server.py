@@ -48,19 +48,16 @@ TOKEN = "s3cret-t0ken"  # noqa: S105 - as it says
 
 @pytest.fixture
 def port() -> int:
-    """Return a port that nobody listens on."""
     return free_port()
 
 
 @pytest.fixture
 def clock() -> Hands:
-    """Return a clock at 0."""
     return Hands()
 
 
 @pytest.fixture
 def probes(port: int, clock: Hands) -> Iterator[Probes]:
-    """Yield the probes of pages that are served."""
     probes = Probes(clock)
     fleet = Fleet()
     fleet.heard("mill", 1, [("tokenmill_records_consumed_total", {"topic": "t"}, 3.0)])
@@ -69,7 +66,6 @@ def probes(port: int, clock: Hands) -> Iterator[Probes]:
 
 
 def test_ready_is_what_the_event_loop_said_last(port: int, probes: Probes) -> None:
-    """Not ready at first, then ready, then not, each with its reason; alive all the while."""
     assert ask(port, "/readyz") == (503, "the process has just started\n")
     probes.turn(None)
     assert ask(port, "/readyz") == (200, "ok\n")
@@ -97,7 +93,6 @@ def test_a_halted_partition_makes_the_strict_probe_unready_and_no_other(port: in
 
 
 def test_the_status_is_json(port: int) -> None:
-    """As it is when somebody asks."""
     told = {"halted": {}, "at": 1.5}
     with serving(Settings(metrics_port=port), [], Probes(), lambda: told):
         for number in range(2):
@@ -108,7 +103,6 @@ def test_the_status_is_json(port: int) -> None:
 
 
 def request(port: int, path: str, **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
-    """Return code, body and headers of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
@@ -134,7 +128,6 @@ def test_who_has_the_status_gets_a_few_bytes_until_it_changes(port: int) -> None
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return files of a certificate, its key, the authority of both, and of another certificate's key."""
     folder, authority = tmp_path_factory.mktemp("tls"), trustme.CA()
     ours, other = authority.issue_cert("mill.example"), authority.issue_cert("mill.example")
     made = {
@@ -154,7 +147,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_with_a_certificate_all_is_served_by_https_alone(
     port: int, files: dict[str, Path], names: tuple[str, ...]
 ) -> None:
-    """Who believes its authority is answered, and who believes another one, or speaks plain text, is not."""
     paths = dict(zip(("http_tls_certificate", "http_tls_key"), map(files.__getitem__, names), strict=False))
     settings = Settings(metrics_port=port, **paths)  # type: ignore[arg-type]
     url = f"https://127.0.0.1:{port}/"
@@ -176,7 +168,6 @@ def test_with_a_certificate_all_is_served_by_https_alone(
 
 
 def test_a_handshake_that_never_ends_is_ended(port: int, files: dict[str, Path]) -> None:
-    """Within seconds, and others are answered meanwhile."""
     settings = Settings(metrics_port=port, http_tls_certificate=files["both"])
     with (
         serving(settings, [], Probes(), lambda: {"version": VERSION}),
@@ -198,7 +189,6 @@ def test_a_handshake_that_never_ends_is_ended(port: int, files: dict[str, Path])
 def test_files_of_tls_that_cannot_be_used_are_named(
     port: int, files: dict[str, Path], certificate: str, key: str, words: str
 ) -> None:
-    """And nothing is served in plain text instead."""
     folder = files["key"].parent
     settings = Settings(metrics_port=port, http_tls_certificate=folder / certificate, http_tls_key=folder / key)
     with pytest.raises(errors.SettingsError, match=words), serving(settings, [], Probes(), dict):
@@ -208,7 +198,6 @@ def test_files_of_tls_that_cannot_be_used_are_named(
 
 
 def test_a_key_without_its_certificate_is_refused() -> None:
-    """It would have no effect."""
     with pytest.raises(ValidationError, match="set http_tls_certificate"):
         Settings(http_tls_key=Path("key"))
 
@@ -232,7 +221,6 @@ def test_the_page_may_load_nothing_and_be_in_no_frame(port: int) -> None:
 
 
 def test_who_lacks_the_token_sees_probes_and_an_empty_page(port: int) -> None:
-    """Numbers, status and settings are for those who have it; no answer names it."""
     token, closed = TOKEN, ("/metrics", "/api/status", "/api/settings")
     with serving(Settings(metrics_port=port, http_token=token), [], Probes(), dict):  # type: ignore[arg-type]
         for wrong in (
@@ -250,7 +238,6 @@ def test_who_lacks_the_token_sees_probes_and_an_empty_page(port: int) -> None:
 
 
 def test_settings_in_force_come_with_their_origins(port: int) -> None:
-    """A secret is asterisks; what nobody set is the default."""
     settings = Settings(metrics_port=port, group="g", http_token=TOKEN)  # type: ignore[arg-type]
     told = in_force(settings, {"group": "TOKENMILL_GROUP", "http_token": "tokenmill.toml"})
     assert told["settings"]["group"] == {"value": "g", "from": "TOKENMILL_GROUP"}
@@ -261,7 +248,6 @@ def test_settings_in_force_come_with_their_origins(port: int) -> None:
 
 
 def test_requests_are_answered_at_a_bounded_rate(clock: Hands) -> None:
-    """So many at once, then so many a second; who has no token takes nothing from it."""
     token = SecretStr("t")
     page = Asked(token, clock).only(lambda _: Page(b"ok"))
     known, unknown = (
@@ -288,7 +274,6 @@ def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Hands, p
 
 
 def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -> None:
-    """Any number of scrapes give the same; a wrong path says which are right."""
     for _ in range(3):
         samples = scrape(port)
         assert total(samples, "tokenmill_records_consumed_total", worker="mill", topic="t") == 3
@@ -298,7 +283,6 @@ def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -
 
 
 def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
-    """The block runs; the log says what to set."""
     with (
         socket.create_server(("127.0.0.1", port)),
         structlog.testing.capture_logs() as logs,
@@ -310,7 +294,6 @@ def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
 
 
 def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
-    """Afterwards nobody listens, and the port can be had again at once."""
     with structlog.testing.capture_logs() as logs, serving(Settings(metrics_port=0), [], Probes(), dict):
         pass
     assert logs == []
@@ -329,7 +312,6 @@ def test_the_address_of_metrics_host_serves_and_no_other(port: int) -> None:
 
 
 def test_the_page_advises_by_reasons_and_commands_that_there_are(port: int) -> None:
-    """Each reason is one that a partition halts for; each command is one of the command line's."""
     with serving(Settings(metrics_port=port), [], Probes(), dict):
         page = request(port, "/")[1].decode()
     table = re.findall(r"const ADVICE = \{(.*?)\n\};", page, re.DOTALL)[0]
@@ -345,7 +327,6 @@ def test_the_page_advises_by_reasons_and_commands_that_there_are(port: int) -> N
 
 
 def test_a_run_serves_its_figures_while_it_lasts() -> None:
-    """None before it has begun; then those of the moment, of all partitions."""
     port, begun = free_port(), list[Summary]()
     with run_served(Settings(), port, lambda: begun[0] if begun else None):
         assert total(parse(ask(port, "/metrics").text), "tokenmill_produced_documents_total") == 0
@@ -361,14 +342,12 @@ def test_a_run_serves_its_figures_while_it_lasts() -> None:
 
 
 def test_they_are_for_who_has_the_token() -> None:
-    """As those of a service."""
     port = free_port()
     with run_served(Settings(http_token=SecretStr("t")), port, lambda: None):
         assert ask(port, "/metrics").code == 401
 
 
 def test_a_port_that_is_taken_ends_the_command_and_port_0_serves_nothing() -> None:
-    """Who asked for metrics has them."""
     port = free_port()
     with (
         run_served(Settings(), port, lambda: None),

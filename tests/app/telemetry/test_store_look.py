@@ -27,21 +27,18 @@ TEXTS = ["<script>alert(1)</script>\u202e", *("a" * 40 for _ in range(9)), "b" *
 
 
 def looked(look: StoreLook, *, texts: bool = True) -> Mapping[str, Any]:
-    """Return what a look finds."""
     look.document(texts=texts)
     look._thread.join()
     return look.document(texts=texts)
 
 
 def stream_of(path: Path) -> dict[str, Any]:
-    """Return what a look at a store with one stream finds of it."""
     found: dict[str, Any] = looked(StoreLook(Settings(store=path)))["streams"][STREAM]
     return found
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a store of some texts."""
     store_of(tmp_path / "store", TEXTS)
     return tmp_path / "store"
 
@@ -55,7 +52,6 @@ def test_the_newest_block_is_shown_by_its_documents(store: Path) -> None:
 
 
 def test_a_long_block_is_cut(tmp_path: Path) -> None:
-    """At a number of tokens that does not grow with the block."""
     store_of(tmp_path, ["c" * 100] * 100, block_tokens=4096)
     newest = stream_of(tmp_path)["newest"]
     assert (newest["tokens"], newest["shown"]) == (4096, SHOWN_TOKENS)
@@ -63,12 +59,10 @@ def test_a_long_block_is_cut(tmp_path: Path) -> None:
 
 
 def test_documents_are_counted_by_their_length(store: Path) -> None:
-    """The last one, which may go on, is not."""
     assert stream_of(store)["lengths"] == [(16, 1), (32, 9)]
 
 
 def test_damage_and_a_store_that_is_not_there_are_told(store: Path, tmp_path: Path) -> None:
-    """In the words of a closed set."""
     assert looked(StoreLook(Settings(store=tmp_path / "none")))["streams"] == {}
     table = next(partition_directory(store, STREAM, 0).glob("*.docs"))
     table.write_bytes(bytes(table.stat().st_size))
@@ -76,7 +70,6 @@ def test_damage_and_a_store_that_is_not_there_are_told(store: Path, tmp_path: Pa
 
 
 def test_nobody_waits_for_a_disk_and_one_look_serves_all(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a look hangs, no other one begins, and the last answer is given."""
     gate, looks = threading.Event(), list[bool]()
 
     def hangs(path: Path) -> list[str]:
@@ -105,7 +98,6 @@ def test_texts_are_read_only_where_somebody_asked_for_them(store: Path) -> None:
 
 @pytest.fixture
 def trainer() -> Iterator[int]:
-    """Yield the port of a trainer's metrics."""
     registry = CollectorRegistry()
     for name, value in {"step": 12, "behind_eras": 2, "mixture_share": 1, "tokens_total": float("nan")}.items():
         labels = ["stream", "rank"]
@@ -116,7 +108,6 @@ def trainer() -> Iterator[int]:
 
 
 def test_trainers_are_asked_where_the_settings_name_them(tmp_path: Path, trainer: int) -> None:
-    """What is no number is left out, and one that does not answer is told."""
     at, gone = f"127.0.0.1:{trainer}", f"127.0.0.1:{free_port()}"
     rows = looked(StoreLook(Settings(store=tmp_path, trainers=f"{at},{gone}")))["trainers"]  # type: ignore[arg-type]
     assert rows == [
@@ -146,7 +137,6 @@ def test_texts_are_for_this_machine_or_for_the_token(host: str, asked: str, toke
 
 
 def test_it_is_served_to_those_alone(store: Path) -> None:
-    """Others get 403, with the setting that helps."""
     for host, code in {"127.0.0.1": 200, "0.0.0.0": 403}.items():  # noqa: S104 - as people do
         port = free_port()
         with serving(Settings(store=store, metrics_host=host, metrics_port=port), [], Probes(), dict):

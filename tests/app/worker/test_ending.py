@@ -18,8 +18,6 @@ class EndedError(BaseException):
 
 @pytest.fixture(autouse=True)
 def _raised_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the end of the process be an `EndedError`."""
-
     def end_for(error: BaseException) -> NoReturn:
         raise EndedError from error
 

@@ -6,15 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tokenmill.app.worker import in_flight
-from tokenmill.app.worker.in_flight import (
-    KEPT_DEATHS,
-    Board,
-    Deaths,
-    Note,
-    RecordsInFlight,
-    deadly,
-    nameless_file,
-)
+from tokenmill.app.worker.in_flight import KEPT_DEATHS, Board, Deaths, Note, RecordsInFlight, deadly, nameless_file
 
 LONGEST_TOPIC = "t" * 249
 
@@ -36,7 +28,6 @@ def test_every_topic_fits_and_slots_are_used_again() -> None:
 
 
 def test_a_note_hangs_where_it_does_not_change() -> None:
-    """What is done hangs no more; what goes on begins anew."""
     note = Note("raw", 0, Board())
     assert note.hanging(0) is None
     note(4, 8)
@@ -47,7 +38,6 @@ def test_a_note_hangs_where_it_does_not_change() -> None:
 
 
 def test_the_command_is_named() -> None:
-    """For one record it can be run as it stands."""
     assert str(RecordsInFlight("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
     assert str(RecordsInFlight("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
 
@@ -89,7 +79,6 @@ DEATHS: dict[str, tuple[Spans, list[int], tuple[int, int] | None]] = {
 
 
 def noted(*spans: tuple[int, int], partition: int = 0) -> list[RecordsInFlight]:
-    """Return the notes of these records."""
     return [RecordsInFlight("raw", partition, *span) for span in spans]
 
 
@@ -101,7 +90,6 @@ def test_what_workers_die_of_is_known_at_the_third_death_and_no_neighbour_is_bla
 
 
 def test_deaths_are_known_to_all_workers_at_once() -> None:
-    """As they are written; by partition, and of each no more than are needed."""
     file = nameless_file()
     try:
         supervisor, early = Deaths(file), Deaths(file)

@@ -19,7 +19,6 @@ FOLDER = Path(sys.prefix) / "newest"
 
 @pytest.mark.newest
 def test_the_service_works_with_the_newest_libraries(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """From the raw topic to the store, over one restart of the mill."""
     assert (FOLDER / "aiokafka").is_dir(), "run `make test-newest`, which installs them"
     settings = service_settings(broker, topic(2), tmp_path, splits=SPLITS)
     sent = records()

@@ -21,8 +21,6 @@ class EndedError(BaseException):
 
 @dataclass
 class Scripted:
-    """A partition that notes what is done with it."""
-
     tp: TP
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     resumes: int = 0
@@ -33,7 +31,6 @@ class Scripted:
     error: Exception | None = None
 
     async def resume(self) -> None:
-        """Wait at the gate."""
         self.resumes += 1
         await self.gate.wait()
         if self.error is not None:
@@ -41,17 +38,14 @@ class Scripted:
         self.resumed += 1
 
     async def feed(self, batch: FetchedBatch) -> None:
-        """Take note."""
         if self.error is not None:
             raise self.error
         self.fed.append(batch.position)
 
     def may_go_on(self) -> bool:
-        """Say what the test wants."""
         return self.halted
 
     def stop(self) -> None:
-        """Take note."""
         self.stops += 1
 
 
@@ -67,8 +61,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Scripted]:
 
 
 def handler(made: list[Scripted]) -> Partitions[Scripted]:
-    """Return what owns them."""
-
     def opened(tp: TP) -> Scripted:
         made.append(Scripted(tp))
         return made[-1]
@@ -77,13 +69,11 @@ def handler(made: list[Scripted]) -> Partitions[Scripted]:
 
 
 async def rest() -> None:
-    """Let everything run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 async def test_partitions_resume_side_by_side_in_the_background(made: list[Scripted]) -> None:
-    """One that waits keeps no other waiting, and the assignment returns at once."""
     owner = handler(made)
     await owner.assigned({TWO, ONE})
     await rest()
@@ -112,7 +102,6 @@ async def test_what_is_given_up_is_stopped_and_resumes_no_more(made: list[Script
 
 
 async def test_a_batch_goes_to_its_own_partition(made: list[Scripted]) -> None:
-    """And to no other."""
     owner = handler(made)
     await owner.assigned({ONE, TWO})
 
@@ -126,7 +115,6 @@ async def test_a_batch_goes_to_its_own_partition(made: list[Scripted]) -> None:
 
 
 async def test_an_error_ends_the_process(made: list[Scripted]) -> None:
-    """Of a feed, and of a resume that nobody awaits."""
     owner = handler(made)
     await owner.assigned({ONE})
     await rest()
@@ -185,7 +173,6 @@ async def test_an_actor_that_is_cancelled_while_it_writes_has_closed_its_stream(
 
 
 async def test_what_halted_resumes_again_once(made: list[Scripted]) -> None:
-    """Only where the reason may have ended, and not while it is still at it."""
     owner = handler(made)
     await owner.assigned({ONE, TWO})
     for one in made:

@@ -19,7 +19,6 @@ def test_workers_that_stand_still_end_themselves(broker: Broker, topic: TopicFac
         assert service.wait_until_ended(deaf) == RESUME_CODE  # meanwhile nothing comes: the other one does not mind
         assert f"for {PATIENCE.unowned:.0f} s" in deaf.log
         assert "nobody has owned" in deaf.log
-
         send(settings, [Raw(b"a document" * 50, number % 2) for number in range(20)])
         stuck = service.segment(environment={VARIABLE: "stuck"})
         assert service.wait_until_ended(stuck) == RESUME_CODE

@@ -246,7 +246,6 @@ async def test_a_stream_of_a_lost_partition_whose_actor_has_not_ended_crashes_no
 
 @pytest.fixture
 def batch_consumer() -> BatchConsumer:
-    """Return a consumer that talks to nobody."""
     alone = object.__new__(BatchConsumer)
     alone.durable, alone._passed, alone._pressure, alone._buffered_partitions = {}, {}, {}, set()
     return alone

@@ -34,7 +34,6 @@ def seen(
 def faults(
     watchdog: Watchdog, seconds: int, view: PartitionsSeen, ready: tuple[str, ...] = READY
 ) -> list[tuple[int, str]]:
-    """StatusSnapshot every second, and return when which workers were found at fault."""
     found = []
     for now in range(seconds):
         found += [(now, " ".join(fault.workers)) for fault in watchdog.look(now, view, ready)]
@@ -57,12 +56,10 @@ def test_nobody_is_blamed_while_no_worker_is_ready() -> None:
 
 
 def test_an_owner_that_stands_still_is_a_fault() -> None:
-    """There are records beyond its position, and the position does not change."""
     assert faults(Watchdog(LIMITS), 100, seen({"t/0": 9}, p0={"position": 5, "end": 9})) == [(61, "mill-1")]
 
 
 def test_progress_waiting_and_halts_are_no_faults() -> None:
-    """At the end of the log, halted with a reason, waiting with a reason, or moving: all is as it should be."""
     watchdog = Watchdog(LIMITS)
     for now in range(300):
         moving = {"position": now // 50, "end": 99}
@@ -70,7 +67,6 @@ def test_progress_waiting_and_halts_are_no_faults() -> None:
         waiting = {"position": None, "end": 99, "waiting": "for what"}
         done = {"position": 99, "end": 99}
         view = seen(dict.fromkeys(("t/0", "t/1", "t/2", "t/3"), 99), p0=moving, p1=halted, p2=waiting, p3=done)
-
         assert watchdog.look(now, view, READY) == []
 
 
@@ -90,7 +86,6 @@ def test_nobody_is_blamed_for_the_time_of_an_outage() -> None:
 
 @pytest.mark.parametrize("between", ["waiting", "halted", "at the end", "without an owner", "another's"])
 def test_time_begins_anew_after_anything_but_standing_still(between: str) -> None:
-    """Though the position is the same before and after."""
     watchdog = Watchdog(LIMITS)
     still = seen({"t/0": 9}, p0={"position": 5, "end": 9})
     other = {
@@ -109,8 +104,6 @@ SETTINGS = Settings()
 
 
 class Brokers:
-    """Topics with their ends, asked by one consumer; counts who asks for what."""
-
     def __init__(self) -> None:
         self.ends: dict[str, list[int]] = {"raw": [5, 6]}
         self.counted = 0
@@ -121,14 +114,12 @@ class Brokers:
         self._fetcher = SimpleNamespace(_isolation_level=READ_COMMITTED)
 
     async def fetch_all_metadata(self) -> Any:
-        """Tell partitions."""
         self.counted += 1
         return SimpleNamespace(
             partitions_for_topic=lambda topic: set(range(len(self.ends[topic]))) if topic in self.ends else None
         )
 
     async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Tell ends."""
         if self.failure is not None:
             raise self.failure
         ends = {tp: self.ends[tp.topic][tp.partition] for tp in partitions}
@@ -140,7 +131,6 @@ Ask = Callable[[Brokers], Any]
 
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
-    """Let a broker have answered just now, by a clock that stands still."""
     hands = Hands()
     monkeypatch.setattr(cluster_module, "CONTACT", hands.contact())
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: hands)
@@ -160,7 +150,6 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
 
 
 async def test_ends_are_as_fresh_as_the_last_look(hands: Hands, looks: list[Ask]) -> None:
-    """Partitions are counted now and then; of a topic that is missing there are none yet."""
     cluster, brokers = Cluster(SETTINGS, ["raw", "tokens"]), Brokers()
     await cluster.watch()
     (ask,) = looks
@@ -181,7 +170,6 @@ async def test_ends_are_as_fresh_as_the_last_look(hands: Hands, looks: list[Ask]
 
 
 async def test_topics_that_are_made_are_found_at_once(hands: Hands, looks: list[Ask]) -> None:
-    """While there is no partition at all, each look counts."""
     cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
     await cluster.watch()
     brokers.ends = {}
@@ -237,7 +225,6 @@ async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
 
 
 async def test_no_end_is_known_while_no_broker_answers(hands: Hands) -> None:
-    """However fresh the last look is."""
     cluster = Cluster(SETTINGS, ["raw"])
     cluster._ends = {"raw/0": (1, 1)}
     assert cluster.ends == {"raw/0": 1}
@@ -282,18 +269,15 @@ def group(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )
 async def test_others_are_told_by_their_ids(group: list[Any], ours: set[str], others: set[str]) -> None:
-    """One of them is between two assignments."""
     group += [member("a", raw=[0], more=[2]), member("b", raw=[1]), member("c")]
     assert await Cluster(SETTINGS, ["raw"]).owned_by_others("tokenmill", ours) == others
 
 
 async def test_nobody_owns_anything_while_brokers_do_not_say(group: list[Any]) -> None:
-    """That is no error of the supervisor's."""
     group.append(KafkaError())
     assert await Cluster(SETTINGS, ["raw"]).owned_by_others("tokenmill", ()) == set()
 
 
 async def test_the_look_goes_on_by_itself(looks: list[Ask]) -> None:
-    """Each look has the same memory of what was counted."""
     await asyncio.gather(Cluster(SETTINGS, []).watch(), Cluster(SETTINGS, []).watch())
     assert len(looks) == 2

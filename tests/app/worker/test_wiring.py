@@ -19,13 +19,10 @@ from tokenmill.errors import SettingsError
 
 
 class Still:
-    """A partition that is there, and does nothing."""
-
     async def resume(self) -> None:
         """Be there."""
 
     def may_go_on(self) -> bool:
-        """Return that it never halts."""
         return False
 
     async def feed(self, batch: FetchedBatch) -> None:
@@ -35,17 +32,13 @@ class Still:
         """Be gone."""
 
     def progress(self) -> PartitionProgress:
-        """Return that it runs."""
         return PartitionProgress(state="running", position=3, lag_age=LagAge(), clock=StageClock())
 
     def status(self) -> Mapping[str, Any]:
-        """Return where it is."""
         return {"position": 3}
 
 
 class Worker(StreamWorker[Still]):
-    """A worker that is prepared as ``error`` says."""
-
     error: Exception | None = None
 
     async def _prepare(self) -> None:
@@ -73,7 +66,6 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """Return a worker whose reports go nowhere."""
     consumer = SimpleNamespace(ends=lambda: {TP("raw", 0): (5, 5)}, durable={})
     app: Any = SimpleNamespace(
         batch_consumer=consumer, conf=SimpleNamespace(id="group"), member="me",
@@ -106,7 +98,6 @@ async def test_a_worker_that_cannot_be_prepared_ends(worker: Worker, ended: list
 
 
 async def test_a_prepared_worker_says_where_its_partitions_are(worker: Worker, ended: list[BaseException]) -> None:
-    """And how far their topics reach, as far as a fetch told it."""
     assert worker.status() == {"role": "mill", "ready": False, "member": "me", "open_since": {}, "partitions": {}}
     await worker.prepare()
     assert (ended, worker._why_not_ready()) == ([], None)

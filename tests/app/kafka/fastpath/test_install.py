@@ -35,7 +35,6 @@ COUNT = 300
 
 
 def replaced() -> list[object]:
-    """Return what stands where `fastpath.install` replaces something."""
     return [getattr(owner, name) for owner, name in REPLACED]
 
 
@@ -47,7 +46,6 @@ def test_importing_replaces_nothing_in_aiokafka() -> None:
 
 
 def test_it_is_installed_once_and_for_all(fast: None) -> None:
-    """A second call finds what the first one did, and changes nothing."""
     assert all(thing.__module__.startswith("tokenmill.") for thing in replaced() if hasattr(thing, "__module__"))
     before = replaced()[0], replaced()[2:]
     fastpath.install()
@@ -55,7 +53,6 @@ def test_it_is_installed_once_and_for_all(fast: None) -> None:
 
 
 def test_another_aiokafka_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By both versions; nothing is replaced."""
     monkeypatch.setattr(aiokafka, "__version__", "0.99.0")
     before = replaced()
     with pytest.raises(ImportError, match=r"aiokafka 0\.99\.0 is not .*: install 0\.14\.0"):
@@ -64,7 +61,6 @@ def test_another_aiokafka_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_private_parts_of_aiokafka_are_these() -> None:
-    """By the source, for whoever upgrades it."""
     assert used([fetched_batches, fastpath]) == {
         *("_aborted_producers", "_check_crcs", "_consume_aborted_up_to", "_contains_abort_marker"),
         *("_isolation_level", "_records", "_relative_offset", "_replace", "_tp"),
@@ -74,7 +70,6 @@ def test_private_parts_of_aiokafka_are_these() -> None:
 async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
     broker: Broker, settings: Settings, topic: TopicFactory, fast: None
 ) -> None:
-    """With topic and partition, and positions behind each record, also where some are taken at once."""
     partition = TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(COUNT)] + [b"x" * 300_000]
     async with producer(settings, linger_ms=20) as client:
@@ -104,7 +99,6 @@ async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
 
 @pytest.mark.usefixtures("both_ways")
 async def test_records_are_the_same_both_ways(settings: Settings, topic: TopicFactory) -> None:
-    """Small ones and large ones, with keys, headers and timestamps: all as they were sent."""
     partition = TopicPartition(topic(retention_ms=-1), 0)  # its timestamps are of 1970
     sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
     async with producer(settings) as client:

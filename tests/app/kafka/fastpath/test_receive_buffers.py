@@ -21,14 +21,7 @@ from hypothesis import strategies as st
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import fastpath as frames_module
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath import (
-    MOST_KEPT,
-    SMALL_BYTES,
-    VIEW_BYTES,
-    WAKING_BYTES,
-    FrameProtocol,
-    _LargeAnswer,
-)
+from tokenmill.app.kafka.fastpath import MOST_KEPT, SMALL_BYTES, VIEW_BYTES, WAKING_BYTES, FrameProtocol, _LargeAnswer
 from tokenmill.app.settings import Settings
 
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES]))
@@ -60,19 +53,16 @@ def unread(protocol: FrameProtocol) -> int:
 
 
 async def looked_around() -> None:
-    """Return when the loop has asked the system what came, and has acted upon it."""
     for _ in range(2):
         await asyncio.sleep(0)
 
 
 async def received(reader: asyncio.StreamReader) -> bytes | memoryview:
-    """Read a frame as aiokafka does."""
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     return await reader.readexactly(size)
 
 
 def frame(number: int, size: int) -> bytes:
-    """Return a frame whose bytes tell it from every other."""
     return struct.pack(">i", size) + (b"%d|" % number * (size // 2 + 1))[:size]
 
 
@@ -85,7 +75,6 @@ def frame(number: int, size: int) -> bytes:
 def test_frames_are_received_as_they_were_sent_in_whatever_pieces(
     sizes: list[int], pieces: list[int], waking: int
 ) -> None:
-    """Many frames in a piece, or many pieces for a frame; the reader waits before, between and behind them."""
     frames = [frame(number, size) for number, size in enumerate(sizes)]
     sent = b"".join(frames)
 
@@ -150,7 +139,6 @@ async def test_more_than_the_buffer_waits_until_it_is_read() -> None:
 
 
 async def test_a_large_answer_is_whoevers_that_holds_it() -> None:
-    """Nothing that comes later is written into it, and the connection keeps its small buffer only."""
     async with connected() as (protocol, reader, theirs):
         frames = [frame(number, size) for number, size in enumerate((3_000_000, 3_000_000, 5, SMALL_BYTES + 1))]
         answers = []

@@ -18,14 +18,7 @@ from aiokafka.protocol.types import Array, Boolean, Bytes, Int8, Int16, Int32, I
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.kafka.fastpath import (
-    LARGE_BYTES,
-    BatchBuilder,
-    SendBuffers,
-    _LargeRecordBatch,
-    encode,
-    take_buffers,
-)
+from tokenmill.app.kafka.fastpath import LARGE_BYTES, BatchBuilder, SendBuffers, _LargeRecordBatch, encode, take_buffers
 
 (THEIRS,) = BatchBuilder.__bases__
 GZIP = 1
@@ -52,7 +45,6 @@ FLAT: dict[Any, st.SearchStrategy[Any]] = {
 def test_a_large_record_is_the_batch_that_aiokafka_makes_of_it(
     record: dict[str, Any], state: tuple[int, int, int], options: dict[str, bool]
 ) -> None:
-    """With its key, headers and timestamp, in a transaction or not; a second record is for the next batch."""
     ours, theirs = (kind(16384, 0, **options) for kind in (BatchBuilder, THEIRS))
     found, expected = ours.append(**record), theirs.append(**record)
     assert (found.offset, found.timestamp, found.size) == (expected.offset, expected.timestamp, expected.size)
@@ -82,7 +74,6 @@ def test_small_records_and_compressed_ones_are_batched_by_aiokafka(
 
 
 def requests() -> Iterator[type[Struct]]:
-    """Yield every kind of request that aiokafka knows, and of answer and part."""
     for module in pkgutil.iter_modules(aiokafka.protocol.__path__):
         for _, found in inspect.getmembers(import_module(f"aiokafka.protocol.{module.name}"), inspect.isclass):
             plain = issubclass(found, Struct) and found.__init__ is Struct.__init__
@@ -91,7 +82,6 @@ def requests() -> Iterator[type[Struct]]:
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Return a strategy for what a field holds."""
     if type(kind) is Schema:
         return st.tuples(*map(values, kind.fields))
     if type(kind) is Array:
@@ -113,14 +103,12 @@ REQUESTS = [kind for kind in set(requests()) if is_known(kind.SCHEMA)]
 
 @given(st.sampled_from(sorted(REQUESTS, key=str)).flatmap(lambda kind: st.tuples(st.just(kind), values(kind.SCHEMA))))
 def test_a_request_is_encoded_as_its_schema_says(case: tuple[type[Struct], tuple[Any, ...]]) -> None:
-    """As the fields encode themselves, of whatever kind and version."""
     kind, fields = case
     assert encode(kind(*fields)) == kind.SCHEMA.encode(fields)
 
 
 @given(st.binary(max_size=50), st.lists(st.binary(max_size=50), min_size=1, max_size=3))
 def test_a_large_record_in_a_request_is_encoded_as_its_bytes_are(other: bytes, each: list[bytes]) -> None:
-    """Among others, and whatever is put before the request."""
     topics = [("topic", [(0, b"".join(each)), (1, other)]), ("second", [(2, b"".join(each))])]
     whole, parts = (
         ProduceRequest_v7(transactional_id=None, required_acks=-1, timeout=1, topics=topics),
@@ -138,7 +126,6 @@ def test_a_large_record_in_a_request_is_encoded_as_its_bytes_are(other: bytes, e
 
 
 def test_most_kinds_of_requests_were_tried() -> None:
-    """Among them all that carry records."""
     names = {kind.__name__ for kind in REQUESTS}
     assert len(names) > 80
     assert {f"ProduceRequest_v{version}" for version in range(8)} <= names
@@ -152,7 +139,6 @@ def test_a_request_with_a_value_too_few_is_refused() -> None:
 
 
 def test_parts_are_as_long_as_they_are_together() -> None:
-    """With what was put before them."""
     parts = b"head" + SendBuffers([b"one", bytearray(b"two"), memoryview(b"three")])
     assert (len(parts), b"".join(parts.each)) == (15, b"headonetwothree")
 
