@@ -29,14 +29,12 @@ ERA = 8
 
 @cache
 def chains_of(seed: int, eras: int) -> dict[int, Blocks]:
-    """Return the chains of a stream."""
     count = ERA // 2 * eras
     return {part: make_chain(INFO, count, partition=part, seed=1000 * seed + part) for part in range(2)}
 
 
 @cache
 def eras_of(seed: int, eras: int) -> list[Era]:
-    """Return the eras of a stream, and its end marker."""
     stops = [dict.fromkeys(range(2), ERA // 2 * (era + 1)) for era in range(eras)]
     return make_eras(INFO, chains_of(seed, eras), stops, end=True)
 
@@ -44,14 +42,12 @@ def eras_of(seed: int, eras: int) -> list[Era]:
 def stream_store(
     path: Path, seed: int, eras: int, *, there: int | None = None, end: bool = True, info: StreamInfo = INFO
 ) -> Store:
-    """Make a store with the eras of a stream, or those that are there."""
     store = make_store(path, info)
     bring(store, seed, eras, eras if there is None else there, end=end and there is None, info=info)
     return store
 
 
 def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False, info: StreamInfo = INFO) -> None:
-    """Bring so many eras of a stream into a store, and with ``end`` its end marker."""
     if there + end:
         grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras), info)
 
@@ -64,7 +60,6 @@ def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, 
 
 
 def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = None, **options: Any) -> Any:
-    """Open `Batches` of each store, of 2 samples unless the options say otherwise."""
     given = {"batch_size": 2, "sequence_length": 4, "seed": 1, "timeout": 0.0} | options
     return {
         name: Batches(path, STREAM, **(given | {"passes": (passes or {}).get(name, 1)}))
@@ -75,7 +70,6 @@ def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = 
 def open_mixture(
     stores: Mapping[str, Path], weights: Any, mixed: Mapping[str, Any] | None = None, **options: Any
 ) -> Mixture:
-    """Open a mixture of them."""
     return Mixture(open_streams(stores, **options), weights, **(mixed or {}))
 
 

@@ -26,8 +26,6 @@ AGE = 6
 
 @dataclass(frozen=True)
 class Given:
-    """A document that goes into a partition."""
-
     offset: int
     tokens: list[int]
     meta: bytes
@@ -36,8 +34,6 @@ class Given:
 
 @dataclass(frozen=True)
 class Block:
-    """What a packing makes."""
-
     tokens: list[int]
     pieces: list[Piece]
 
@@ -45,7 +41,6 @@ class Block:
 def packed_info(
     packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4, stream: str = STREAM
 ) -> StreamInfo:
-    """Describe a stream of this packing that carries the field ``label``."""
     recipe = replace(
         RECIPE,
         packing=packing,
@@ -175,7 +170,6 @@ def packed_store(
 def text_store(
     path: Path, lengths: Sequence[int], *, labels: Sequence[Any] = (), info: StreamInfo | None = None
 ) -> Path:
-    """Make a store of documents of these lengths in one partition and era; return its directory."""
     blocks = pack(given_documents(lengths, labels=labels), "concat", 5)
     return packed_store(path, info or packed_info(), {0: blocks}).path
 

@@ -24,7 +24,6 @@ class Recording(torch.nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return the loss."""
         if self.training:
             stop = int(self.count) + len(x)
             if self._killed_at is not None and stop > self._killed_at:
@@ -37,7 +36,6 @@ class Recording(torch.nn.Module):
 
 
 def rows_in(values: dict[str, torch.Tensor]) -> list[list[int]]:
-    """Return the rows that the state of a model holds."""
     (rows,) = (value for name, value in values.items() if name.endswith("rows"))
     (count,) = (value for name, value in values.items() if name.endswith("count"))
     found: list[list[int]] = rows[: int(count)].tolist()

@@ -43,12 +43,10 @@ def other_chains(kept: int = 0) -> dict[int, Blocks]:
 
 @cache
 def other_eras(kept: int = 0) -> list[Era]:
-    """Return the eras of these chains, with the borders of `ERAS`."""
     return make_eras(INFO, other_chains(kept), STOPS, end=True)
 
 
 def era_store(path: Path, eras: Sequence[Era] = ERAS, chains: Mapping[int, Blocks] = CHAINS) -> Store:
-    """Make a store with these eras and their blocks."""
     store = make_store(path, INFO)
     grow(store, eras, chains)
     return store
@@ -83,17 +81,14 @@ def expected(
 
 
 def open_batches(store: Store, **options: Any) -> Batches:
-    """Open batches of 2 samples with seed 1, unless the options say otherwise."""
     return Batches(store.path, STREAM, **({"batch_size": 2, "sequence_length": 4, "seed": 1} | options))
 
 
 def rows_of(batches: Iterable[Batch]) -> list[list[int]]:
-    """Put x and y together again."""
     return [[*x, y[-1]] for batch in batches for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)]
 
 
 def together(ranks: Sequence[Iterable[Batch]]) -> list[list[int]]:
-    """Lay the batches of all ranks side by side, step by step; all must have as many."""
     return [row for step in zip(*ranks, strict=True) for row in rows_of(step)]
 
 

@@ -33,23 +33,18 @@ def test_numbers_of_numpy_are_numbers(store: Store) -> None:
         world_size=np.int8(1),
     )
     assert rows_of(batches) == expected()
-    assert batches.state_dict() == open_batches(store).state_dict() | {
-        "sample": 40,
-        "content": [4, ERAS[4].hash.hex()],
-    }
+    assert batches.state_dict() == open_batches(store).state_dict() | {"sample": 40, "content": [4, ERAS[4].hash.hex()]}
     assert all(type(value) in {int, str, bool, list} for value in batches.state_dict().values())
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
-    """With what to look at."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=r"no CUDA GPU here: give 'cpu', or install a driver"):
         device_of(device)
 
 
 def test_a_gpu_that_is_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that there are."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match=r"there are 2 GPUs: give one from 'cuda:0' to 'cuda:1'"):
@@ -58,7 +53,6 @@ def test_a_gpu_that_is_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}, {"num_workers": 2}])
 def test_a_loader_over_batches_is_told_of_step_datasets(store: Store, options: dict[str, Any]) -> None:
-    """Before it starts to read; workers that are not forked as well."""
     batches: Any = open_batches(store)
     with raises_in_workers(TypeError, "StepDataset of the same arguments"):
         list(DataLoader(batches, **options))
@@ -84,20 +78,17 @@ def test_a_loop_in_a_data_set_of_somebodys_own_is_told_of_workers(
 
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"stop": lambda: False}, {"worker": (0, 2)}])
 def test_what_workers_cannot_have_is_refused(store: Store, options: dict[str, Any]) -> None:
-    """It stays with the loop."""
     with pytest.raises(InputError, match=f"StepDataset takes no {next(iter(options))}.*in the loop"):
         StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, **options)
 
 
 @pytest.mark.parametrize("state", [{"data": {}, "made": 0}, {"data": None, "made": "1"}])
 def test_half_a_state_of_steps_is_refused(store: Store, state: Any) -> None:
-    """Whichever half is wrong."""
     with pytest.raises(InputError, match=r"is no state|whole number"):
         StepDataset(store.path, STREAM, batch_size=2, sequence_length=4).load_state_dict(state)
 
 
 def test_a_step_behind_the_last_one_has_no_state(store: Store) -> None:
-    """The last one is named."""
     steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
     for reader in (steps, open_batches(store)):
         assert reader.state_after(19)["sample"] == 40
@@ -126,7 +117,6 @@ def test_a_path_that_is_no_store_is_named(tmp_path: Path, kind: str) -> None:
 
 
 def test_each_says_in_one_line_what_it_is(store: Store) -> None:
-    """For who prints it."""
     batches = open_batches(store, rank=1, world_size=2, eras=range(3))
     batch = next(iter(batches))
     where = repr(str(store.path))
@@ -145,7 +135,6 @@ def test_each_says_in_one_line_what_it_is(store: Store) -> None:
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_loader_that_puts_batches_together_is_told_of_batch_size_none(store: Store, size: int) -> None:
-    """In this process, and by a worker."""
     steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
     for workers in (0, 1):
         with raises_in_workers(TypeError, rf"puts {size} of them together: give the DataLoader batch_size=None"):
@@ -161,7 +150,6 @@ def test_a_seed_without_a_sign_is_the_one_of_its_bits(store: Store) -> None:
 
 
 def test_copies_of_batches_and_of_what_can_be_opened_again_are_whole(store: Store) -> None:
-    """Documents, samples and data sets map the files again; a batch takes its tokens along."""
     batch = next(iter(open_batches(store, documents=True)))
     for again in (copy.deepcopy(batch), copy.copy(batch)):
         assert (again.x.tolist(), again.state, again.step) == (batch.x.tolist(), batch.state, 0)
@@ -198,7 +186,6 @@ WINDOWS: dict[str, Any] = {"stream": STREAM, "length": 4}
 def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
     store: Store, kind: Any, right: dict[str, Any], name: str, said: str
 ) -> None:
-    """By every class, before it opens anything; signatures stay what they are."""
     with pytest.raises(TypeError, match=f"takes no {name}.*{said}"):
         kind(store=store.path, **right, **{name: 1})
     with pytest.raises(TypeError, match="Batches takes no epochs"):

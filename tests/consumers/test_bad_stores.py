@@ -22,24 +22,20 @@ from tokenmill.store.eras import ROW_BYTES
 
 
 def be_no_store(store: Store) -> None:
-    """Leave an empty directory."""
     shutil.rmtree(store.path)
     store.path.mkdir()
 
 
 def be_gone(store: Store) -> None:
-    """Leave nothing."""
     shutil.rmtree(store.path)
 
 
 def be_of_a_later_format(store: Store) -> None:
-    """Say so in the stream's description."""
     file = store.path / STREAM / "stream.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
 
 
 def lose_the_description(store: Store) -> None:
-    """Cut it off."""
     (store.path / STREAM / "stream.json").write_bytes(b'{"format": 1')
 
 
@@ -49,18 +45,15 @@ def lose_eras(store: Store) -> None:
 
 
 def flip_a_bit_of_the_eras(store: Store) -> None:
-    """In the first of several rows."""
     flip(store.path / STREAM / "eras.index", 3)
 
 
 def lose_a_segment(store: Store) -> None:
-    """In the middle."""
     for file in directory_of(store).glob(f"{4:012d}.*"):
         file.unlink()
 
 
 def cut_a_segment_off(store: Store) -> None:
-    """Lose its last token."""
     file = segment_of(store).tokens
     file.write_bytes(file.read_bytes()[:-2])
 
@@ -74,7 +67,6 @@ def hold_other_blocks(store: Store) -> None:
 
 
 def hold_another_stream(store: Store) -> None:
-    """Under this one's name."""
     info = StreamInfo.from_values({**INFO.values, "stream": "other", "fingerprint": "ff" * 16})
     other = make_store(store.path.parent / "other", info)
     chain = make_chain(info, 5)
@@ -102,7 +94,6 @@ def hold_another_stream(store: Store) -> None:
 def test_a_store_that_is_foreign_or_damaged_is_refused(
     tmp_path: Path, harm: Callable[[Store], None], kind: type[TokenMillError], advice: str
 ) -> None:
-    """Instead of other tokens than those of the stream."""
     store = era_store(tmp_path / "store")
     harm(store)
     with pytest.raises(kind, match=advice):
@@ -128,7 +119,6 @@ def test_a_loop_waits_for_a_copy_whose_index_came_first(tmp_path: Path) -> None:
 
 
 def be_retired(store: Store) -> None:
-    """In part."""
     retire(store.path, STREAM, 0, 20)
     retire(store.path, STREAM, 1, 12)
 
@@ -143,7 +133,6 @@ def be_retired(store: Store) -> None:
 def test_what_goes_away_under_a_reader_is_named(
     tmp_path: Path, harm: Callable[[Store], None], kind: type[TokenMillError], advice: str
 ) -> None:
-    """It is not called damaged; what was delivered holds, and the state goes on in a store that still has the rest."""
     store, whole = era_store(tmp_path / "store"), era_store(tmp_path / "whole")
     batches = open_batches(store)
     batches._most_samples = 1
@@ -161,7 +150,6 @@ def test_what_goes_away_under_a_reader_is_named(
 
 
 def test_validation_is_the_same_however_far_the_store_has_grown(tmp_path: Path) -> None:
-    """Named eras, while others come and segments are sealed."""
     store = era_store(tmp_path, OPEN_ERAS[:2])
     validation = open_batches(store, eras=range(2), batch_size=3)
     before = rows_of(validation)
@@ -173,12 +161,10 @@ def test_validation_is_the_same_however_far_the_store_has_grown(tmp_path: Path) 
 
 
 def pack_was_here(store: Store) -> None:
-    """Leave what `pack` leaves beside the streams that it fills."""
     (store.path / "pack" / "raw-text").mkdir(parents=True)
 
 
 def flip(file: Path, at: int) -> None:
-    """Change one bit of a byte."""
     data = bytearray(file.read_bytes())
     data[at] ^= 1 << at % 8
     file.write_bytes(data)
@@ -222,7 +208,6 @@ def test_a_changed_bit_is_named_where_the_end_marker_proves_that_more_was_writte
 
 @pytest.mark.parametrize("kind", ["eras.index", "commits"])
 def test_what_is_frozen_is_no_less_where_a_bit_was_changed(tmp_path: Path, kind: str) -> None:
-    """A data set of all eras that are there does not shrink in silence."""
     store = era_store(tmp_path / "store")
     flip(last_logs(store)[-1 if kind == "eras.index" else -2], 5 * ROW_BYTES if kind == "eras.index" else 40)
     for opening in (
@@ -265,7 +250,6 @@ def test_a_packed_store_is_repaired_from_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Path, *, ended: bool) -> None:
-    """No word of a service that was never there."""
     store = era_store(tmp_path / "store", ERAS if ended else OPEN_ERAS)
     pack_was_here(store)
     if ended:
@@ -283,7 +267,6 @@ def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Pat
 
 @pytest.mark.parametrize("lost", ["eras.index", "eras.jsonl"])
 def test_which_file_of_the_eras_is_lost_is_told_by_the_other(tmp_path: Path, lost: str) -> None:
-    """By loops, which wait for a copy, and by data sets of what is there now."""
     store = era_store(tmp_path / "store")
     os.truncate(store.path / STREAM / lost, 0)
     told = f"has it and {re.escape(lost)} does not, as while a store is copied; copy both again"

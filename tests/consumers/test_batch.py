@@ -40,7 +40,6 @@ def pieces_of(batch: Batch) -> list[list[tuple[int, Piece]]]:
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 9))
 @pytest.mark.slow
 def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size: int) -> None:
-    """Token by token; each row's documents begin anew; padding is marked."""
     for batch in open_batches(store, sequence_length=length, batch_size=batch_size):
         documents = batch.documents()
         rows = pieces_of(batch)
@@ -73,7 +72,6 @@ def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size
 @pytest.mark.parametrize(("length", "size"), [(64, 16), (64, 24), (32, 128), (64, 1)])
 @pytest.mark.cases(2)
 def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: int, size: int) -> None:
-    """Block for block, and it lets through the attention of the documents."""
     info = make_info(block_tokens=65)
     chain = make_chain(info, 9)
     store = filled_store(tmp_path, info, chain, [9])
@@ -98,7 +96,6 @@ def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: in
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_documents_come_through_workers(store: Store) -> None:
-    """Where they were asked for; of samples by index, too."""
     options: dict[str, Any] = {"batch_size": 3, "sequence_length": 2, "seed": 1, "documents": True}
     loader: Any = DataLoader(
         StepDataset(store.path, STREAM, **options), batch_size=None, num_workers=1, multiprocessing_context="fork"
@@ -109,7 +106,6 @@ def test_documents_come_through_workers(store: Store) -> None:
 
 
 def test_documents_of_samples_by_index(store: Store) -> None:
-    """As fields that a loader puts together, and asked for together."""
     dataset = EraDataset(store.path, STREAM, sequence_length=2, documents=True)
     places = [7, 0, 33, 79, 7]
     together = dataset.documents(places)
@@ -128,14 +124,12 @@ def test_documents_of_samples_by_index(store: Store) -> None:
 
 
 def assert_same(one: BatchDocuments, other: BatchDocuments) -> None:
-    """Compare all that documents say."""
     for name in ("document_ids", "position_ids", "cu_seqlens", "loss_mask"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
     assert one.max_seqlen == other.max_seqlen
 
 
 def test_shapes_can_be_kept(store: Store) -> None:
-    """With documents of no tokens."""
     documents = next(iter(open_batches(store))).documents()
     count = len(documents.cu_seqlens) - 1
     padded = documents.padded_cu_seqlens(count + 3)
@@ -155,7 +149,6 @@ def logits(x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) 
 
 
 def losses(x: torch.Tensor, y: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return the loss of each token."""
     return functional.cross_entropy(logits(x, positions, mask).transpose(1, 2), y, reduction="none")
 
 
@@ -189,7 +182,6 @@ def test_documents_do_not_see_each_other(store: Store) -> None:
 
 
 def test_loss_is_masked_when_told_to(store: Store) -> None:
-    """At borders of documents and in padding; x is what it was."""
     for plain, masked in zip(open_batches(store), open_batches(store, mask_loss=True), strict=True):
         keep = plain.documents().loss_mask
         assert torch.equal(plain.x, masked.x)
@@ -216,7 +208,6 @@ def test_sums_weighed_by_label_tokens_need_no_batch_to_have_labels(store: Store)
 
 @pytest.mark.parametrize("length", [1, 2, 4])
 def test_sources_name_the_records_of_every_token(store: Store, length: int) -> None:
-    """Topic, partition, offset, id and the place in the document of each token that is no padding."""
     for batch in open_batches(store, sequence_length=length, on_damage="skip"):
         rows, sources = pieces_of(batch), batch.sources()
         assert len(sources) == len(rows)
@@ -238,7 +229,6 @@ def test_sources_name_the_records_of_every_token(store: Store, length: int) -> N
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
-    """Naming the block."""
     store = era_store(tmp_path)
     for file in (store.path / "raw-text.train").glob("*/*.docs"):
         file.write_bytes(b"\xff" * file.stat().st_size)
@@ -250,7 +240,6 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_documents_of_retired_blocks_are_refused(tmp_path: Path) -> None:
-    """The tokens are in the batch; what says whose they are is gone."""
     store = era_store(tmp_path)
     batch = next(iter(open_batches(store, shuffle=False)))
     retire(store.path, "raw-text.train", 0, 12)

@@ -41,7 +41,6 @@ worlds = st.sampled_from([1, 2, 3, 4, 8])
 
 
 def test_x_and_y_are_one_token_apart(store: Store) -> None:
-    """Both int64 ``[batch, sequence_length]``; a batch unpacks, and knows its step."""
     batch = next(iter(open_batches(store)))
     x, y = batch
     assert (x is batch.x, y is batch.y, x.dtype, y.dtype) == (True, True, torch.int64, torch.int64)
@@ -51,7 +50,6 @@ def test_x_and_y_are_one_token_apart(store: Store) -> None:
 
 
 def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
-    """The same tokens, in the dtype that they have on disk; a batch stays what it is when others come."""
     batches = list(open_batches(store, widen=False))
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
     assert rows_of(batches) == [row for batch in batches for row in batch.rows.tolist()] == expected()
@@ -75,7 +73,6 @@ choices = st.fixed_dictionaries(
 def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
     store: Store, world_size: int, options: dict[str, Any]
 ) -> None:
-    """Side by side, the ranks' batches are all samples in order; what is too little for a step is left."""
     ranks = [open_batches(store, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
     named = [era for era in OPEN_ERAS if options["eras"] is None or era.number in options["eras"]]
     rows = expected(named, length=options["sequence_length"], shuffle=options["shuffle"], passes=options["passes"])
@@ -94,7 +91,6 @@ def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
 def test_resuming_continues_the_sequence_anywhere(
     store: Store, legs: list[tuple[int, int, int]], prefetch: int
 ) -> None:
-    """With other numbers of ranks and other batches each time, over eras and passes, whatever was read ahead."""
     options: dict[str, Any] = {"passes": 2, "sequence_length": 2}
     rows: list[list[int]] = []
     state = None
@@ -117,7 +113,6 @@ def test_resuming_continues_the_sequence_anywhere(
 
 
 def test_a_set_of_eras_is_gone_through_again(store: Store) -> None:
-    """As for each validation: always the same batches."""
     batches = open_batches(store, eras=range(1, 3))
     assert rows_of(batches) == expected(ERAS[1:3])[:10]
     assert rows_of(batches) == []
@@ -126,7 +121,6 @@ def test_a_set_of_eras_is_gone_through_again(store: Store) -> None:
 
 
 def test_two_places_at_once_are_refused(store: Store) -> None:
-    """A loop whose Batches were set elsewhere ends, loudly."""
     batches = open_batches(store)
     for disturb in (lambda: batches.load_state_dict(batches.state_dict()), batches.rewind, lambda: next(iter(batches))):
         loop = iter(batches)
@@ -146,13 +140,11 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, Any], message: str) -> None:
-    """Each with what would."""
     with pytest.raises(InputError, match=message):
         open_batches(store, **options)
 
 
 def test_a_state_behind_the_end_is_refused(store: Store) -> None:
-    """It was saved with more eras than are named now."""
     batches = open_batches(store)
     rows_of(islice(batches, 15))
     fewer = open_batches(store, eras=range(3))
@@ -173,7 +165,6 @@ def test_a_state_behind_the_end_is_refused(store: Store) -> None:
     ],
 )
 def test_a_run_of_not_one_step_says_why(store: Store, options: dict[str, Any], told: str) -> None:
-    """Instead of giving nothing, each time that it is asked."""
     batches = open_batches(store, **options)
     for _ in range(2):
         with pytest.raises(InputError, match=told):
@@ -181,7 +172,6 @@ def test_a_run_of_not_one_step_says_why(store: Store, options: dict[str, Any], t
 
 
 def test_a_run_that_made_its_steps_ends_quietly(store: Store) -> None:
-    """Also where it went on with batches that are larger than what is left, and in workers that have no turn."""
     batches = open_batches(store, batch_size=20)
     assert len(list(batches)) == 2
     larger = open_batches(store, batch_size=64)
@@ -193,14 +183,12 @@ def test_a_run_that_made_its_steps_ends_quietly(store: Store) -> None:
 
 @pytest.mark.parametrize("steps", [21, 1 << 60])
 def test_a_skip_beyond_the_end_is_refused(store: Store, steps: int) -> None:
-    """When it is known where that is."""
     with pytest.raises(InputError, match=rf"stands at sample {2 * steps}, .* have 40 in all .* skip fewer"):
         list(open_batches(store).skip(steps))
     assert list(open_batches(store).skip(20)) == []
 
 
 def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -> None:
-    """For eras, then for blocks; what comes then is what came elsewhere."""
     ahead = open_batches(store)
     rows_of(islice(ahead, 12))
     behind = era_store(tmp_path, OPEN_ERAS[:2])
@@ -216,7 +204,6 @@ def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -
 
 
 def test_a_store_may_grow_meanwhile(tmp_path: Path) -> None:
-    """From an empty one, segments sealed and partitions appearing under two ranks, to the end marker."""
     store = make_store(tmp_path, INFO)
     ranks = [open_batches(store, rank=rank, world_size=2, timeout=60, poll_seconds=0.001) for rank in range(2)]
     found: list[list[list[list[int]]]] = [[], []]
@@ -256,7 +243,6 @@ def test_nothing_depends_on_what_is_trainable_when(tmp_path: Path) -> None:
 def test_waiting_is_counted_said_and_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the timeout, with an error that says what to do; or by stop, quietly."""
     monkeypatch.setattr("tokenmill.consumers.waiting._SAY_AFTER", 0.0)
     store = make_store(tmp_path, INFO)
     options: dict[str, Any] = {"timeout": 0.02, "poll_seconds": 0.001}
@@ -298,7 +284,6 @@ def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
 
 
 def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the iteration before was stopped while it waited."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -359,7 +344,6 @@ def damage(store: Store, blocks: list[int]) -> list[list[int]]:
 
 
 def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
-    """Their batches are smaller, one without any is left out, and all others are what they were."""
     store = era_store(tmp_path)
     rows = expected(shuffle=False)
     assert rows[:5] == tokens_of(CHAINS[0], INFO)[:5].tolist()
@@ -380,7 +364,6 @@ def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
 def test_a_with_block_ends_threads_and_lets_files_go(
     store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool
 ) -> None:
-    """What was delivered stays; its documents are read again. The state is there, and iterating is refused."""
     monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
     others = set(threading.enumerate())
     batches = open_batches(store)
@@ -404,7 +387,6 @@ def test_a_with_block_ends_threads_and_lets_files_go(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 @pytest.mark.parametrize("options", [{}, {"widen": False}, {"mask_loss": True}, {"prefetch": 0}, {"as_dict": True}])
 def test_batches_on_a_gpu_are_those_of_the_cpu(store: Store, options: dict[str, Any]) -> None:
-    """All tensors of them, also of their documents, and after going on from a state."""
 
     def all_of(batches: Iterator[Any], device: str) -> list[Any]:
         found = []

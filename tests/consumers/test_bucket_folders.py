@@ -39,30 +39,25 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often each object was read."""
     return counted_reads(monkeypatch, lambda path: path.rpartition(".")[2])
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a whole store."""
     return whole_store(tmp_path / "store")
 
 
 @pytest.fixture
 def address(store: Path, tmp_path: Path) -> str:
-    """Return the bucket of it."""
     return uploaded_to(store, tmp_path / "share").as_uri()
 
 
 def test_a_folder_that_cannot_be_made_is_no_matter_of_segment_workers(address: str) -> None:
-    """What is said is what reads a bucket has to do."""
     with pytest.raises(DiskError, match=r"/proc/here cannot be used .*: what reads this cache of a bucket tries again"):
         open_folder(address, Path("/proc/here"), None)
 
 
 def test_a_folder_is_the_store(store: Path, address: str, tmp_path: Path, reads: Counter[str]) -> None:
-    """Blocks, documents, chains and eras; tokens come with the first block that is read of a segment, and once."""
     path = open_folder(address, tmp_path / "folder", None)
     assert partitions_in(path, STREAM) == [0, 1]
     assert [open_eras(path, STREAM).era(n) for n in range(6)] == [open_eras(store, STREAM).era(n) for n in range(6)]
@@ -79,7 +74,6 @@ def test_a_folder_is_the_store(store: Path, address: str, tmp_path: Path, reads:
 
 
 def test_the_oldest_segments_make_room(address: str, store: Path, tmp_path: Path) -> None:
-    """Readers that have mapped them keep them, and others get them again."""
     most = 8 * SEGMENT_BLOCKS * (INFO.block_bytes + 200)
     path = open_folder(address, tmp_path / "folder", most)
     for _ in range(2):
@@ -91,7 +85,6 @@ def test_the_oldest_segments_make_room(address: str, store: Path, tmp_path: Path
 
 
 def test_a_bucket_of_a_store_that_began_late(store: Path, tmp_path: Path) -> None:
-    """It begins with its first segment, and knows the chain before it."""
     retire(store, STREAM, 0, 16)
     path = open_folder(uploaded_to(store, tmp_path / "share").as_uri(), tmp_path / "folder", None)
     reader = open_partition(path, STREAM, 0)
@@ -100,7 +93,6 @@ def test_a_bucket_of_a_store_that_began_late(store: Path, tmp_path: Path) -> Non
 
 
 def test_what_was_changed_in_the_bucket_is_refused(address: str, tmp_path: Path) -> None:
-    """By seals and heads, with the object's name; a folder of another bucket, too."""
     path = open_folder(address, tmp_path / "folder", None)
     for end in ("bin", "docs", "index"):
         objects = tmp_path / "share" / STREAM / "0" / f"000000000003.{end}"
@@ -118,7 +110,6 @@ def test_what_was_changed_in_the_bucket_is_refused(address: str, tmp_path: Path)
 
 
 def test_datasets_by_index(store: Path, address: str, tmp_path: Path, reads: Counter[str]) -> None:
-    """Samples, windows and documents are those of the store; all of them share a folder, and each byte comes once."""
     options: dict[str, Any] = {"cache": tmp_path / "cache"}
     mine, theirs = (EraDataset(at, STREAM, sequence_length=4, **more) for at, more in both(store, address, options))
     assert repr(mine) == repr(theirs)
@@ -135,12 +126,10 @@ def test_datasets_by_index(store: Path, address: str, tmp_path: Path, reads: Cou
 
 
 def both(store: Path, address: str, options: dict[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
-    """Return the bucket with options, and the store."""
     return [(address, options), (store, {})]
 
 
 def begin_worker(_: int) -> None:
-    """Let segments be small in this process, too."""
     small_segments(pytest.MonkeyPatch())
 
 

@@ -60,19 +60,16 @@ def settle() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Return a whole store."""
     return whole_store(tmp_path / "store")
 
 
 @pytest.fixture
 def address(store: Path, tmp_path: Path) -> str:
-    """Return the bucket of it."""
     return uploaded_to(store, tmp_path / "share").as_uri()
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Return a folder for what is read."""
     return tmp_path / "cache"
 
 
@@ -91,22 +88,18 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often each object was read."""
     return counted_reads(monkeypatch)
 
 
 def opened(store: Any, **options: Any) -> Batches:
-    """Open the stream."""
     return Batches(store, STREAM, sequence_length=4, timeout=90, poll_seconds=0.002, **{"batch_size": 2, **options})
 
 
 def rows(batches: Any) -> list[list[list[int]]]:
-    """Return x of all batches."""
     return [batch.x.tolist() for batch in batches]
 
 
 def test_the_sequence_is_that_of_the_store(store: Path, address: str, cache: Path, reads: Counter[str]) -> None:
-    """In two passes, with documents; each segment is fetched once a pass, and the cache keeps within its bytes."""
     reads.clear()
     wanted = opened(store, passes=2, seed=5)
     batches = opened(address, cache=cache, cache_bytes=12 * SEGMENT_BYTES, passes=2, seed=5)
@@ -123,7 +116,6 @@ def test_the_sequence_is_that_of_the_store(store: Path, address: str, cache: Pat
 def test_a_cache_never_has_more_than_two_eras(
     store: Path, address: str, cache: Path, claims: list[tuple[list[int], list[int]]]
 ) -> None:
-    """However many batches are looked up in one go, without a bound in bytes; the sequence is that of the store."""
     assert rows(opened(address, cache=cache, passes=2)) == rows(opened(store, passes=2))
     assert max(len(now) + len(following) for now, following in claims) == 2
     assert any(following for _, following in claims), "what comes next is fetched meanwhile"
@@ -132,7 +124,6 @@ def test_a_cache_never_has_more_than_two_eras(
 
 @pytest.mark.needs("minutes")
 def test_a_batch_that_is_kept_has_its_documents(store: Path, address: str, cache: Path) -> None:
-    """The cache keeps the document tables of batches that somebody has, however far the loader has gone on."""
     first, *others = opened(address, cache=cache, cache_bytes=8 * SEGMENT_BYTES)
     kept, *_ = opened(store)
     del others
@@ -200,7 +191,6 @@ def test_what_a_rank_leaves_stays_for_the_one_behind_it(
 
 
 def test_a_run_follows_a_bucket_that_grows(tmp_path: Path) -> None:
-    """What is not uploaded yet is waited for; the sequence is the one that a finished store gives."""
     store = make_store(tmp_path / "store", INFO)
     grow(store, 4)
     address = uploaded_to(store.path, tmp_path / "share").as_uri()
@@ -214,7 +204,6 @@ def test_a_run_follows_a_bucket_that_grows(tmp_path: Path) -> None:
 
 
 def test_mixtures_and_loaders_take_an_address(store: Path, address: str, tmp_path: Path) -> None:
-    """As they take a store."""
     dataset = StepDataset(address, STREAM, cache=tmp_path / "cache", batch_size=2, sequence_length=4)
     assert rows(dataset) == rows(opened(store))
     mixed = [
@@ -237,7 +226,6 @@ def test_forked_workers_are_refused(address: str, cache: Path) -> None:
 def test_worker_processes_read_from_a_bucket(
     store: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with a cache that it shares with the others and with this process."""
     monkeypatch.setattr(description, "MOST_BUCKET_BYTES", 1 << 20)  # as it is in them
     address = uploaded_to(store, tmp_path / "share").as_uri()
     dataset = StepDataset(address, STREAM, cache=cache, batch_size=2, sequence_length=4)
@@ -246,7 +234,6 @@ def test_worker_processes_read_from_a_bucket(
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    """A bucket without a cache, a cache without a bucket or too small, another stream, an object that was changed."""
     store, share = store_with(tmp_path / "store", 6), tmp_path / "share"
     address = uploaded_to(store, share).as_uri()
     with pytest.raises(InputError, match="a bucket, and cache is None: give cache"):
@@ -267,7 +254,6 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_store_or_the_bucket_itself_is_no_cache(store: Path, address: str, tmp_path: Path) -> None:
-    """Nothing of it is removed; an address may be a path."""
     before = sorted(tmp_path.rglob("*"))
     for cache in (store, tmp_path / "share"):
         with pytest.raises(InputError, match="would lose it: give a folder of its own"):
@@ -277,7 +263,6 @@ def test_a_store_or_the_bucket_itself_is_no_cache(store: Path, address: str, tmp
 
 
 def test_a_bucket_that_is_opened_as_a_store_is_told(address: str, tmp_path: Path) -> None:
-    """With the address to give in place of it."""
     with pytest.raises(StoreError, match=f"it is a bucket, so open it as {address}, with a cache"):
         next(iter(Batches(tmp_path / "share", STREAM, sequence_length=4, batch_size=2, timeout=0)))
 
@@ -285,7 +270,6 @@ def test_a_bucket_that_is_opened_as_a_store_is_told(address: str, tmp_path: Path
 def test_a_cache_that_was_emptied_or_broken_is_filled_again(
     store: Path, address: str, cache: Path, tmp_path: Path
 ) -> None:
-    """Of a run that begins; and a folder that is the cache of another bucket is refused."""
     wanted = rows(opened(store))
     assert rows(opened(address, cache=cache)) == wanted
     settle()
@@ -300,7 +284,6 @@ def test_a_cache_that_was_emptied_or_broken_is_filled_again(
 @pytest.mark.needs("minutes")
 @pytest.mark.parametrize("gone", ["cache", "files", "tokens"])
 def test_what_is_deleted_under_a_run_changes_no_batch(store: Path, address: str, cache: Path, gone: str) -> None:
-    """The run goes on, or ends and says what to do; from its last state the next one goes on."""
     wanted, found, ends = rows(opened(store, passes=4)), list[tuple[Any, Any]](), list[str]()
     while len(found) < len(wanted):
         ends.append(_run_until_it_ends(address, cache, gone, found))
@@ -311,7 +294,6 @@ def test_what_is_deleted_under_a_run_changes_no_batch(store: Path, address: str,
 
 
 def _run_until_it_ends(address: str, cache: Path, gone: str, found: list[tuple[Any, Any]]) -> str:
-    """Go on behind what was found, and delete from time to time; return how it ended."""
     batches = opened(address, cache=cache, passes=4)
     if found:
         batches.load_state_dict(found[-1][1])
@@ -336,7 +318,6 @@ def _delete(cache: Path, gone: str) -> None:
 def test_a_cache_on_a_full_disk_is_waited_for(
     store: Path, address: str, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says so; once there is room, the run goes on."""
     put, refusals = layout.put_file, iter([*[True] * 3, *[False] * 4, True])
 
     def putting(path: Path, data: Data) -> None:

@@ -74,7 +74,6 @@ def train(store: Store, look_seconds: float, folder: Path) -> tuple[int, str, st
 
 @pytest.mark.slow
 def test_a_file_that_was_cut_off_is_named(store: Store, tmp_path: Path) -> None:
-    """Before it is read: each loader raises an error that says which file it is, and what repairs it."""
     code, told, said = train(store, 0, tmp_path)
     assert (code, said) == (0, "")
     lines = told.splitlines()

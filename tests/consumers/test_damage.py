@@ -23,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 def flip(store: Store, at: int = 2 * INFO.block_bytes + 3) -> None:
-    """Change one bit of block 6, where it lies."""
     with segment_of(store, 4).tokens.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -33,37 +32,31 @@ def flip(store: Store, at: int = 2 * INFO.block_bytes + 3) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Return a store with one changed bit, in a segment that was sealed."""
     store = era_store(tmp_path)
     flip(store)
     return store
 
 
 def by_batches(store: Store, **options: Any) -> list[list[int]]:
-    """Read the whole sequence, unless the options name a part of it."""
     return rows_of(open_batches(store, **options))
 
 
 def by_steps(store: Store, workers: int = 0, **options: Any) -> list[list[int]]:
-    """Read through torch's loader."""
     dataset = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1, **options)
     return rows_of(DataLoader(dataset, batch_size=None, num_workers=workers))
 
 
 def by_number(store: Store, **options: Any) -> list[list[int]]:
-    """Read samples one by one."""
     dataset = EraDataset(store.path, STREAM, sequence_length=4, **options)
     return [[*x.tolist(), int(y[-1])] for x, y in (dataset[number] for number in range(len(dataset)))]
 
 
 def by_windows(store: Store, **options: Any) -> list[list[int]]:
-    """Read all blocks of partition 0 as windows, a few at a time."""
     windows = Windows(store.path, STREAM, 4, **options)
     return [row for block in range(23) for row in windows.rows(0, [5 * block]).tolist()]
 
 
 def by_blocks(store: Store, **options: Any) -> list[list[int]]:
-    """Read without samples."""
     reader = open_partition(store.path, STREAM, 0, **options)
     return [reader.read(block).tolist() for block in range(23)]
 
@@ -99,7 +92,6 @@ LOADERS: dict[str, Callable[..., list[list[int]]]] = {
 def test_a_changed_bit_is_refused_by_default(
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, table_blocks: int
 ) -> None:
-    """Naming file, block and byte, and what repairs it."""
     monkeypatch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
     with raises_in_workers(DamagedError, MESSAGE):
         LOADERS[name](store)
@@ -109,7 +101,6 @@ def test_a_changed_bit_is_refused_by_default(
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.cases(4)
 def test_who_wants_no_checks_reads_what_is_there(store: Store, name: str) -> None:
-    """The changed block among all others."""
     changed, sound = LOADERS[name](store, check=False), tokens_of(CHAINS[0], INFO)[BLOCK].tolist()
     kept = [sound[start : start + 3] for start in (0, 2)] if "views" in name else [sound]
     assert not all(row in changed for row in kept)
@@ -123,7 +114,6 @@ def test_who_wants_no_checks_reads_what_is_there(store: Store, name: str) -> Non
 @pytest.mark.parametrize("length", [2, 4])
 @pytest.mark.cases(8)
 def test_no_byte_of_a_block_goes_unchecked(tmp_path: Path, length: int, at: int) -> None:
-    """The first, the last, and each between."""
     store = era_store(tmp_path)
     flip(store, 2 * INFO.block_bytes + at)
     with pytest.raises(DamagedError, match=MESSAGE):
@@ -132,7 +122,6 @@ def test_no_byte_of_a_block_goes_unchecked(tmp_path: Path, length: int, at: int)
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 40])
 def test_all_before_the_damage_is_delivered(store: Store, batch_size: int) -> None:
-    """Every batch before the one with the damaged block, and none with it."""
     sequence = expected(shuffle=False)
     damaged = sequence.index(tokens_of(CHAINS[0], INFO)[BLOCK].tolist())
     found: list[list[int]] = []
@@ -168,7 +157,6 @@ def test_after_a_repair_the_run_goes_on(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_block_that_changes_after_it_was_read_is_refused_next_time(store: Store) -> None:
-    """Copies of whole blocks are looked at each time."""
     flip(store)
     batches = open_batches(store)
     assert rows_of(batches) == expected()

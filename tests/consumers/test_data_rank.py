@@ -33,14 +33,12 @@ VARIABLES = ("RANK", "WORLD_SIZE", *(name for launcher in _LAUNCHERS for name in
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be started by nobody who says which of several processes this is."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a store of blocks and one of documents."""
     path = tmp_path_factory.mktemp("stores")
     era_store(path / "blocks")
     text_store(path / "texts", [3, 9, 4, 6] * 6)
@@ -59,18 +57,15 @@ def process_group(rank: int, world_size: int) -> Iterator[None]:
 
 
 def by_batches(there: Path, **options: Any) -> Any:
-    """Return what `Batches` give."""
     return rows_of(Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options))
 
 
 def by_steps(there: Path, workers: int, start: str | None = None, **options: Any) -> Any:
-    """Return what a `StepDataset` gives through a loader."""
     steps = StepDataset(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options)
     return rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
 
 
 def by_mixture(there: Path, **options: Any) -> Any:
-    """Return what a mixture gives."""
     given: dict[str, Any] = {"store": there / "blocks", "stream": STREAM, "batch_size": 2, "sequence_length": 4}
     streams = {"early": {"eras": range(2)}, "late": {"eras": range(2, 5)}}
     found = rows_of(Mixture.open(streams, {"early": 1, "late": 2}, **given, **options))
@@ -79,7 +74,6 @@ def by_mixture(there: Path, **options: Any) -> Any:
 
 
 def by_padded(there: Path, **options: Any) -> Any:
-    """Return which documents padded batches have, by themselves and through a loader."""
     padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2, **options)
     through = [batch.indices.tolist() for batch in padded.loader()]
     assert [batch.indices.tolist() for batch in padded] == through
@@ -96,7 +90,6 @@ READERS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 def test_torchrun_says_which_rank_a_process_is(there: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
-    """Ranks get different samples without saying so; who wants the same in each says that."""
     read = READERS[reader]
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -146,7 +139,6 @@ def test_workers_read_for_the_rank_that_is_known_when_they_start(there: Path, wo
 
 
 def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found or given, ranks are no part of it."""
     options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
     alone = Batches(there / "blocks", STREAM, **options)
     whole = rows_of(alone)
@@ -190,7 +182,6 @@ def test_an_environment_that_leaves_it_open_is_refused(
 
 
 def test_one_task_of_slurm_is_alone(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a laptop."""
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     assert by_batches(there) == by_batches(there, rank=0, world_size=1)
@@ -198,7 +189,6 @@ def test_one_task_of_slurm_is_alone(there: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("reader", READERS)
 def test_half_a_rank_is_refused(there: Path, reader: str) -> None:
-    """The other half would be guessed."""
     read = READERS[reader]
     with pytest.raises(InputError, match="rank is 0, without world_size: give both"):
         read(there, rank=0)
@@ -207,13 +197,11 @@ def test_half_a_rank_is_refused(there: Path, reader: str) -> None:
 
 
 def test_the_number_of_ranks_alone_is_taken_with_a_warning(there: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nobody knows of several, this is the first."""
     assert by_batches(there, world_size=2) == by_batches(there, rank=0, world_size=2)
     assert "world_size is 2 without a rank, so this reads as rank 0" in caplog.text
 
 
 def test_who_opened_too_early_is_told(there: Path) -> None:
-    """Before the process group there was one process."""
     batches = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4)
     padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2)
     given = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, rank=0, world_size=1)
@@ -228,7 +216,6 @@ def test_who_opened_too_early_is_told(there: Path) -> None:
 
 @pytest.mark.parametrize("kind", [EraSampler, BucketSampler, StratifiedSampler])
 def test_ranks_share_a_sampler_that_stands_alone(there: Path, kind: Any) -> None:
-    """Each gets as many numbers, together each once; their states are one, and that of padded batches."""
     documents = Documents(there / "texts", STREAM)
     options: dict[str, Any] = {"num_samples": 20, "num_strata": 2} if kind is StratifiedSampler else {}
     whole = list(kind(documents, **options))
@@ -268,7 +255,6 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 def test_the_loop_of_the_readme_under_torchrun(there: Path, tmp_path: Path) -> None:
-    """Two processes of torch's own launcher."""
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["--max-restarts", "2"]  # on a busy machine gloo's connections between the processes may fail

@@ -23,13 +23,11 @@ from tokenmill.store import Store
 
 
 def rows_of(dataset: EraDataset, indices: list[int]) -> list[list[int]]:
-    """Put x and y of samples together again."""
     return [[*x.tolist(), int(y[-1])] for x, y in dataset.__getitems__(indices)]
 
 
 @given(st.integers(0, 5), st.integers(1, 6), st.sampled_from([1, 2, 4]))
 def test_samples_are_those_of_the_eras(store: Store, first: int, count: int, length: int) -> None:
-    """By partition, number and view; one by one or together, from either end."""
     eras = range(first, min(first + count, 6))
     dataset = EraDataset(store.path, STREAM, sequence_length=length, eras=eras)
     reached = {number: (part.first, part.first) for number, part in enumerate(ERAS[-1].ranges)}
@@ -54,7 +52,6 @@ def test_samples_are_those_of_the_eras(store: Store, first: int, count: int, len
 
 
 def test_a_dataset_is_frozen(tmp_path: Path) -> None:
-    """Later eras are later ones' business; without names, those whose blocks are there."""
     store = era_store(tmp_path, OPEN_ERAS[:2])
     write_eras(store, ERAS)
     fill(store, INFO, CHAINS[1], [9], partition=1)
@@ -67,7 +64,6 @@ def test_a_dataset_is_frozen(tmp_path: Path) -> None:
 
 
 def test_eras_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """Neither known, nor known without their blocks."""
     store = era_store(tmp_path / "store", OPEN_ERAS[:2])
     several = "one era or more"
     for wrong, words in ((range(3), "which has 2"), (range(2, 2), several), (range(0, 2, 2), several)):
@@ -87,7 +83,6 @@ def test_eras_that_are_not_there_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_loaders_take_it_into_workers(store: Store, start: str) -> None:
-    """Forked or spawned, shuffled by torch; every sample comes once."""
     dataset = EraDataset(store.path, STREAM, sequence_length=4)
     assert len(dataset[0]) == 2  # its files are mapped
     loader: DataLoader[Any] = DataLoader(
@@ -108,15 +103,12 @@ def test_loaders_take_it_into_workers(store: Store, start: str) -> None:
 class RandomAccessDataSource(Protocol):
     """What Grain demands of a source (grain 0.2, ``grain.sources``); it also pickles it, and tells it by its repr."""
 
-    def __len__(self) -> int:
-        """Return how many records there are."""
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, index: SupportsIndex, /) -> Sample:
-        """Return a record."""
+    def __getitem__(self, index: SupportsIndex, /) -> Sample: ...
 
 
 def test_a_dataset_is_a_source_for_grain(store: Store, tmp_path: Path) -> None:
-    """Indices are any integers; its repr is the same for another copy, and another's is another."""
     dataset = EraDataset(store.path, STREAM, sequence_length=4)
     source: RandomAccessDataSource = dataset
     assert isinstance(source, RandomAccessDataSource)

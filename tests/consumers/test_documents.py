@@ -27,7 +27,6 @@ LABELS = ["bad", "good", "bad"]
 
 
 def labelled_store(path: Path, labels: list[Any] = LABELS) -> Store:
-    """Make a store of 16 documents in two partitions each."""
     info = packed_info()
     blocks = {n: pack(given_documents(LENGTHS, labels=labels, first=7 + n), "concat", 5) for n in range(2)}
     return packed_store(path, info, blocks, [{0: 4, 1: 6}, {0: 9}, {0: len(blocks[0]), 1: len(blocks[1])}])
@@ -35,7 +34,6 @@ def labelled_store(path: Path, labels: list[Any] = LABELS) -> Store:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
     return labelled_store(tmp_path_factory.mktemp("store"))
 
 
@@ -115,7 +113,6 @@ def test_documents_of_a_mill_have_each_of_their_tokens_once(tmp_path: Path, shap
 
 
 def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:
-    """From both ends, by slices, several at once in any order, and in a loop."""
     documents = Documents(store.path, STREAM)
     everything = [one.tokens.tolist() for one in documents]
     assert len(documents) == len(everything) == 32
@@ -134,7 +131,6 @@ def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:
 
 
 def test_documents_are_frozen_and_may_be_cut_by_eras(store: Store) -> None:
-    """What begins in one era and ends in a later one is in neither, but in both together."""
     counts = [len(Documents(store.path, STREAM, eras=range(n, n + 1))) for n in range(3)]
     assert sum(counts) < 32
     assert len(Documents(store.path, STREAM, eras=range(3))) == 32
@@ -145,7 +141,6 @@ def test_documents_are_frozen_and_may_be_cut_by_eras(store: Store) -> None:
 
 
 def test_retired_documents_are_not_listed(tmp_path: Path) -> None:
-    """With the era whose first blocks are gone; named, it is refused."""
     store = labelled_store(tmp_path)
     retire(store.path, STREAM, 0, 4)
     documents = Documents(store.path, STREAM)
@@ -166,7 +161,6 @@ def test_where_the_only_era_is_not_whole_this_is_said(tmp_path: Path, *, ends: b
 
 
 def test_labels_are_numbers(store: Store) -> None:
-    """By their names' order; a share of them is counted by name."""
     documents = Documents(store.path, STREAM, label_field="label", label_names=["bad", "good"])
     assert documents.labels is not None
     assert documents.labels.tolist() == [int(one.fields["label"] == "good") for one in documents]
@@ -180,7 +174,6 @@ def test_labels_are_numbers(store: Store) -> None:
 def test_labels_that_are_missing_or_unknown_are_refused_or_dropped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Named with their offset; true is not 1, and null is none."""
     store = labelled_store(tmp_path, [0, 1, "odd", True, None])
     numbers = {"label_field": "label"}
     with pytest.raises(InputError, match=r"12 documents .* offset 11 of partition 0 \(id 'document 2'\) is 'odd'"):
@@ -204,7 +197,6 @@ def test_labels_that_are_missing_or_unknown_are_refused_or_dropped(
 
 @pytest.mark.parametrize("suffix", ["docs", "bin"])
 def test_damage_is_refused(tmp_path: Path, suffix: str) -> None:
-    """To the table when it is opened, to tokens when they are read; neither without checks."""
     store = labelled_store(tmp_path)
     file = getattr(segment_of(store, 4), "documents" if suffix == "docs" else "tokens")
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
@@ -220,7 +212,6 @@ def test_damage_is_refused(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_store_that_went_away_is_named(tmp_path: Path) -> None:
-    """When its files are read."""
     store = labelled_store(tmp_path / "store")
     documents = pickle.loads(pickle.dumps(Documents(store.path, STREAM)))  # noqa: S301 - our own
     store.path.rename(tmp_path / "elsewhere")
@@ -230,7 +221,6 @@ def test_a_store_that_went_away_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_loaders_take_documents_into_workers(store: Store) -> None:
-    """With a collate_fn of one's own."""
     documents = Documents(store.path, STREAM)
     options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": multiprocessing.get_context("fork")}
     loader: DataLoader[Any] = DataLoader(documents, batch_size=5, collate_fn=list, **options)  # type: ignore[arg-type]

@@ -43,8 +43,6 @@ from tokenmill.errors import InputError, StoreError, TokenMillError
 
 
 class Values(NamedTuple):
-    """What is tried."""
-
     work: tuple[Any, ...]
     refused: tuple[Any, ...]
     either: tuple[Any, ...] = ()
@@ -52,8 +50,6 @@ class Values(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One argument."""
-
     call: Callable[[Any], object]
     values: Values
     name: str
@@ -87,7 +83,6 @@ def wholes(least: int, *right: int) -> Values:
 
 
 def optional(least: int, *right: int) -> Values:
-    """Return the same of an argument that may be None."""
     values = wholes(least, least, *right)
     return values._replace(refused=tuple(value for value in values.refused if value is not None))
 
@@ -302,43 +297,36 @@ class Scene:
     """What the calls are made on; nothing that they do lasts."""
 
     def __init__(self, path: Path) -> None:
-        """Make a store."""
         self.store = era_store(path / "plain").path
         self.labelled = text_store(path / "labelled", [3, 9, 4] * 4, labels=["y"])
         self.documents = Documents(self.labelled, STREAM, label_field="label", label_names=["y"])
 
     def open(self, kind: Callable[..., Any], **given_values: Any) -> Any:
-        """Open a reader."""
         right: dict[str, Any] = {"store": self.store, "stream": STREAM}
         right |= {"length": 4} if kind is Windows else {"sequence_length": 4}
         right |= {"batch_size": 2} if kind in {Batches, StepDataset} else {}
         return kind(**(right | given_values))
 
     def read(self, **given_values: Any) -> Batch | None:
-        """Read a batch."""
         batches = self.open(Batches, **({"timeout": 0.0} | given_values))
         json.dumps(batches.state_dict())
         return next(iter(batches), None)
 
     def two(self, **options: Any) -> Any:
-        """Open two streams."""
         return {name: self.open(Batches, **({"timeout": 0.0, "eras": eras} | options)) for name, eras in HALVES.items()}
 
     def mix(self, **given_values: Any) -> Mixture:
-        """Read a step of a mixture."""
         mixture = Mixture(**({"streams": self.two(), "weights": {"a": 1, "b": 1}} | given_values))
         json.dumps(mixture.state_dict())
         next(iter(mixture))
         return mixture
 
     def mix_opened(self, kind: Callable[..., Any], **given_values: Any) -> Any:
-        """Open a mixture, or a data set of one, by options."""
         shared = {"store": self.store, "stream": STREAM, "batch_size": 2, "sequence_length": 4}
         streams = {name: {"eras": eras} for name, eras in HALVES.items()}
         return kind(**({"streams": streams, "weights": {"a": 1, "b": 1}} | shared | given_values))
 
     def find(self, **given_values: Any) -> Documents:
-        """Open documents, those without labels left out."""
         right: dict[str, Any] = {"store": self.labelled, "stream": STREAM}
         if {"label_names", "on_missing_label"} & {*given_values}:
             right |= {"label_field": "label", "on_missing_label": "drop", "label_names": ["y"]}
@@ -349,7 +337,6 @@ class Scene:
         return found
 
     def sample(self, kind: Callable[..., Any], **given_values: Any) -> None:
-        """Take the first number of a sampler."""
         right: dict[str, Any] = {"documents": self.documents}
         right |= {"num_samples": 4, "num_strata": 2} if kind is StratifiedSampler else {}
         sampler = kind(**(right | {name: value for name, value in given_values.items() if name != "state_dict"}))
@@ -358,18 +345,15 @@ class Scene:
         next(iter(sampler), None)
 
     def pad(self, **given_values: Any) -> PaddedBatches:
-        """Read a padded batch."""
         right: dict[str, Any] = {"documents": self.documents, "batch_size": 2}
         batches = PaddedBatches(**(right | given_values))
         next(iter(batches))
         return batches
 
     def skip(self, steps: Any) -> None:
-        """Skip steps, and read the next one."""
         next(iter(self.open(Batches, timeout=0.0).skip(steps)), None)
 
     def scrape(self, **labels: Any) -> bytes:
-        """Return what Prometheus gets."""
         registry = CollectorRegistry()
         registry.register(prometheus.BatchesCollector(self.open(Batches), **labels))
         return generate_latest(registry)
@@ -392,19 +376,16 @@ HALVES: Final = {"a": range(2), "b": range(2, 4)}
 
 
 def mixed_steps(scene: Scene) -> Batches:
-    """Return batches that do not stand at the beginning."""
     batches: Batches = scene.open(Batches)
     return batches.skip(1)
 
 
 def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
-    """Return a call with one argument of that name, beside others."""
     fixed |= {"rank": {"world_size": 1}, "world_size": {"rank": 0}}.get(name, {})
     return lambda value: call(**({name: value} | fixed))
 
 
 def document_rows(scene: Scene) -> Iterator[tuple[str, Row]]:
-    """Yield the arguments of what reads documents."""
     for name, values in DOCUMENTS.items():
         yield f"Documents.{name}", Row(with_argument(scene.find, name), values, name)
     for kind in (EraSampler, BucketSampler, StratifiedSampler):
@@ -417,7 +398,6 @@ def document_rows(scene: Scene) -> Iterator[tuple[str, Row]]:
 
 
 def table(scene: Scene) -> Iterator[tuple[str, Row]]:
-    """Yield every argument of everything public, by name."""
     batches, steps, samples, windows = (
         partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
     )
@@ -561,13 +541,11 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """Return a store that tests only read, and what opens it."""
     return Scene(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
 def rows(scene: Scene) -> dict[str, Row]:
-    """Return the table."""
     return dict(table(scene))
 
 
@@ -611,7 +589,6 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.cases(30)
 def test_what_is_right_works_whatever_its_type(rows: dict[str, Row], key: str) -> None:
-    """Numbers of numpy and torch among them: they come from configurations."""
     call, values, _ = rows[key]
     for value in values.work:
         call(value)
@@ -648,7 +625,6 @@ def test_what_is_huge_works_or_is_refused(rows: dict[str, Row], key: str) -> Non
 
 @given(st.dictionaries(st.sampled_from(list(BATCHES)), st.data(), max_size=4))
 def test_nothing_that_is_given_ends_in_an_error_of_python(scene: Scene, chosen: dict[str, Any]) -> None:
-    """Whatever stands beside what."""
     given_values = {name: data.draw(st.sampled_from(sum(BATCHES[name], ()))) for name, data in chosen.items()}
     given_values.pop("poll_seconds", None)  # which would be slept for
     try:

@@ -13,7 +13,6 @@ DTYPES = ["uint8", "<u2", "<u4"]
 
 @given(st.sampled_from(DTYPES), st.integers(1, 9), st.data())
 def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.DataObject) -> None:
-    """From any arrays, at any token, also overlapping and again and again."""
     arrays = [
         np.random.default_rng(number).integers(0, 256, (blocks, columns + number)).astype(dtype)
         for number, blocks in enumerate(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)))
@@ -32,7 +31,6 @@ def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.Dat
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_was_gathered_is_a_copy(dtype: str) -> None:
-    """It stays when the arrays change, and can be written to."""
     tokens = np.arange(12).reshape(3, 4).astype(dtype)
     rows = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch()).rows()
     tokens[:] = 0

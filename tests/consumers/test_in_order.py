@@ -35,7 +35,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_in_order(path: Path, **options: Any) -> Batches:
-    """Open three chunks at a time with seed 1, unless the options say otherwise."""
     given_options = {"batch_size": 3, "sequence_length": SEGMENT, "seed": 1, "in_order": True}
     return Batches(path, STREAM, **(given_options | options))
 
@@ -54,7 +53,6 @@ def chunks_of(path: Path, *, shuffle: bool = True, passes: int = 1) -> list[list
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("size", [1, 3, 5, 26])
 def test_rows_of_consecutive_steps_are_consecutive_text(path: Path, size: int, *, shuffle: bool) -> None:
-    """Each chunk once, across eras and passes, whole ones alone; the flag says where they begin."""
     found = columns(open_in_order(path, batch_size=size, shuffle=shuffle, passes=2))
     chunks = chunks_of(path, shuffle=shuffle, passes=2)
     assert len(chunks) == 104
@@ -70,7 +68,6 @@ def test_rows_of_consecutive_steps_are_consecutive_text(path: Path, size: int, *
 @given(st.lists(st.tuples(st.sampled_from([(1, 6), (2, 3), (3, 2), (6, 1)]), st.integers(0, 13)), max_size=4))
 @pytest.mark.needs("minutes")
 def test_runs_resume_amid_chunks(path: Path, legs: list[tuple[tuple[int, int], int]]) -> None:
-    """With any ranks that take as many chunks together; states are equal on all."""
     whole = columns(open_in_order(path, batch_size=6))
     seen: list[tuple[bool, list[list[int]]]] = []
     state = open_in_order(path, batch_size=6).state_dict()
@@ -88,7 +85,6 @@ def test_runs_resume_amid_chunks(path: Path, legs: list[tuple[tuple[int, int], i
 
 
 def test_another_size_begins_with_new_chunks(path: Path) -> None:
-    """Amid chunks it is refused, with what to do."""
     batches = open_in_order(path)
     list(islice(batches, 6))
     other = open_in_order(path, batch_size=2)
@@ -107,7 +103,6 @@ def test_another_size_begins_with_new_chunks(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_workers_take_turns(path: Path) -> None:
-    """The flag comes along; a loop goes on amid chunks."""
     whole = columns(open_in_order(path))
     dataset = StepDataset(path, STREAM, batch_size=3, sequence_length=SEGMENT, seed=1, in_order=True)
     loader: Any = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork")
@@ -115,7 +110,6 @@ def test_workers_take_turns(path: Path) -> None:
 
 
 def test_other_packings_and_sequences_are_refused(path: Path, tmp_path: Path) -> None:
-    """A stream without chunks, and states of runs that were not in order."""
     with pytest.raises(InputError, match="packed as 'concat', whose blocks are no chunks"):
         open_batches(era_store(tmp_path), in_order=True)
     plain = Batches(path, STREAM, batch_size=3, sequence_length=SEGMENT, seed=1)
@@ -129,7 +123,6 @@ def test_other_packings_and_sequences_are_refused(path: Path, tmp_path: Path) ->
 
 
 def test_tools_follow_a_run_in_order(path: Path) -> None:
-    """A step is traced to the rows that it had and back; what is needed begins with the chunks that are being read."""
     batches = open_in_order(path)
     taken = list(islice(batches, 8))
     position = Position.read(batches.state_dict())
@@ -150,7 +143,6 @@ def test_tools_follow_a_run_in_order(path: Path) -> None:
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 4), st.integers(0, 300))
 def test_numbers_are_turned_around(batch: int, views: int, blocks: int, sample: int) -> None:
-    """Each sample is one place, and back."""
     order = SegmentOrder(blocks * views, batch, views)
     samples = order.base + np.arange(sample + 1)
     assert order.samples(order.numbers(samples)).tolist() == samples.tolist()

@@ -23,7 +23,6 @@ WHOLE: dict[str, Any] = {"drop_last": False, "timeout": 0.0}
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
-    """Return labelled documents, two dozen."""
     path = text_store(tmp_path_factory.mktemp("texts"), [3, 9, 4, 6, 7] * 5, labels=["n", "y"])
     return Documents(path, STREAM, label_field="label", label_names=["n", "y"])
 
@@ -71,7 +70,6 @@ def test_all_samples_are_delivered_and_all_ranks_make_as_many_steps(
 def test_whatever_step_a_state_is_from_another_world_goes_on(
     store: Store, first: tuple[int, int], second: tuple[int, int], steps: int
 ) -> None:
-    """Behind the last one there is nothing, also for more passes and for those who drop what is left."""
     ranks = [
         open_batches(store, rank=rank, world_size=first[0], batch_size=first[1], **WHOLE) for rank in range(first[0])
     ]
@@ -94,7 +92,6 @@ def test_whatever_step_a_state_is_from_another_world_goes_on(
 @pytest.mark.parametrize("batch_size", [3, 7, 16, 50])
 @pytest.mark.cases(4)
 def test_any_number_of_workers_gives_the_same(store: Store, workers: int, batch_size: int) -> None:
-    """One of them has the last step."""
     options = {"batch_size": batch_size, "sequence_length": 4, "seed": 1, **WHOLE}
     dataset = StepDataset(store.path, STREAM, **options)
     batches = list(DataLoader(dataset, batch_size=None, num_workers=workers))
@@ -106,7 +103,6 @@ def test_any_number_of_workers_gives_the_same(store: Store, workers: int, batch_
 
 @given(st.integers(1, 5), st.integers(1, 50), st.integers(0, 9))
 def test_one_of_many_workers_has_the_last_step(store: Store, workers: int, batch_size: int, skipped: int) -> None:
-    """Also where they begin somewhere."""
     own = [open_batches(store, batch_size=batch_size, worker=(w, workers), **WHOLE) for w in range(workers)]
     parts = [list(worker.skip(skipped)) for worker in own]
     steps = sorted((batch for part in parts for batch in part), key=lambda batch: batch.step)
@@ -115,7 +111,6 @@ def test_one_of_many_workers_has_the_last_step(store: Store, workers: int, batch
 
 
 def test_what_is_left_is_known_when_the_stream_has_ended(tmp_path: Path) -> None:
-    """Until then, a part of a step is waited for."""
     store = era_store(tmp_path, OPEN_ERAS)
     batches = open_batches(store, batch_size=16, **WHOLE)
     rows: list[list[int]] = []
@@ -129,7 +124,6 @@ def test_what_is_left_is_known_when_the_stream_has_ended(tmp_path: Path) -> None
 
 
 def test_a_batch_without_samples_is_a_batch(store: Store) -> None:
-    """For the rank that gets none of three: it has documents, a state and a step, and no labels."""
     options: dict[str, Any] = {"batch_size": 37, "world_size": 1, "rank": 0, "mask_loss": True}
     batches = open_batches(store, **options | WHOLE)
     _, last = batches
@@ -153,7 +147,6 @@ def test_a_batch_without_samples_is_a_batch(store: Store) -> None:
 @pytest.mark.parametrize("batch_size", [1, 4, 30])
 @pytest.mark.cases(8)
 def test_all_documents_are_delivered(documents: Documents, kind: Any, world_size: int, batch_size: int) -> None:
-    """In padded batches, through loaders, and counted by their labels; resumed at any step."""
     sampler = kind(documents)
     options: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": False}
     ranks = [PaddedBatches(documents, sampler, rank=rank, **options) for rank in range(world_size)]
@@ -176,14 +169,12 @@ def test_all_documents_are_delivered(documents: Documents, kind: Any, world_size
 
 
 def test_what_is_left_is_left_unless_it_is_asked_for(store: Store, documents: Documents) -> None:
-    """As always."""
     assert rows_of(open_batches(store, batch_size=16)) == expected()[:32]
     padded = PaddedBatches(documents, batch_size=10)
     assert [len(batch["labels"]) for batch in padded] == [10, 10]
 
 
 def test_where_steps_belong_together_nothing_can_be_left(store: Store) -> None:
-    """Rows of consecutive steps, and shares of streams."""
     with pytest.raises(InputError, match="drop_last is False and in_order True"):
         open_batches(store, in_order=True, **WHOLE)
     streams = {"a": Batches(store.path, STREAM, batch_size=2, sequence_length=4, **WHOLE)}

@@ -30,14 +30,12 @@ ROWS = expected(passes=2)
 
 
 def open_steps(store: Store, **options: Any) -> StepDataset:
-    """Open two passes in batches of three, unless the options say otherwise."""
     return StepDataset(
         store.path, STREAM, **({"batch_size": 3, "sequence_length": 4, "seed": 1, "passes": 2} | options)
     )
 
 
 def load(dataset: StepDataset, workers: int, start: str = "fork", **options: Any) -> DataLoader[Batch]:
-    """Return torch's loader."""
     context = multiprocessing.get_context(start) if workers else None
     return DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context, **options)
 
@@ -62,7 +60,6 @@ LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent")]
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
-    """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
     dataset = open_steps(store)
     options: dict[str, Any] = {"persistent_workers": True} if kind in ("persistent", "spawn") else {}
     loader = load(dataset, workers, "spawn" if kind == "spawn" else "fork", **options)
@@ -75,7 +72,6 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
 
 
 def test_loops_with_and_without_workers_take_turns(store: Store) -> None:
-    """A look at the first batch without workers is followed by a loop with workers, whose place is the data set's."""
     dataset = open_steps(store)
     assert train(load(dataset, 0), 1) == ROWS[:3]
     assert train(load(dataset, 2), 4) == ROWS[3:15]
@@ -99,7 +95,6 @@ def test_a_copy_leaves_the_loop_alone_in_which_it_is_made(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
-    """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
     dataset = open_steps(store)
     loader = load(dataset, workers, persistent_workers=kind == "persistent")
     old = list(islice(loader, 9))
@@ -113,7 +108,6 @@ def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, worker
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
-    """Through workers, pickling and devices: as if all up to it were trained on, and nothing that was read ahead."""
     leg = open_steps(store, batch_size=1)
     leg.resume(open_steps(store).state_after(1))
     before = leg.state_dict()
@@ -131,7 +125,6 @@ def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
 
 
 def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
-    """As they are stored, rows and all; what needs the store is asked for where it is open."""
     batches = list(load(open_steps(store, widen=False), 1))
     assert [row for batch in batches for row in batch.rows.tolist()] == rows_of(batches) == ROWS[:78]
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
@@ -142,7 +135,6 @@ def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_looks_at_is_not_used(store: Store) -> None:
-    """A collate_fn may; only the loop trains."""
     dataset = open_steps(store)
     loader = load(dataset, 2, collate_fn=_looked_at)
     list(islice(loader, 4))
@@ -157,7 +149,6 @@ def _looked_at(batch: Batch) -> Batch:
 
 @pytest.mark.slow
 def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
-    """The step of the last item that was used gives the one state, for any ranks, workers and Batches."""
     dataset = open_steps(store)
     used = list(islice(load(dataset, 2), 7))
     state = json.loads(json.dumps(dataset.state_after(used[-1].step)))
@@ -179,7 +170,6 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(2)
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
-    """With as many workers; it counts what it delivered, not what workers read ahead."""
     loader = stateful(open_steps(store), workers)
     steps = iter(loader)
     seen = [next(steps) for _ in range(used)]
@@ -193,7 +183,6 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
-    """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}
     loader = stateful(open_steps(store), workers, **options)
     assert train(loader, 20) + train(loader) + train(loader) == ROWS[:78]
@@ -210,7 +199,6 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
-    """To a state from before, in the same process; what was used beyond it counts no more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}
     loader = stateful(open_steps(store), workers, **options)
     assert train(loader, 5)
@@ -221,13 +209,11 @@ def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: 
 
 
 def stateful(dataset: StepDataset, workers: int, **options: Any) -> Any:
-    """Return torchdata's loader."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
     return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
 
 
 def test_states_of_other_sequences_are_refused(store: Store, tmp_path: Path) -> None:
-    """As by Batches."""
     state = open_steps(store).state_after(3)
     with pytest.raises(InputError, match="seed"):
         open_steps(store, seed=2).resume(state)

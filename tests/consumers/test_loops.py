@@ -40,7 +40,6 @@ OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that tests only read."""
     import_module("torch.distributed.checkpoint")  # once, before processes are forked
     return era_store(tmp_path_factory.mktemp("store"))
 
@@ -66,35 +65,28 @@ class Loop:
         self.data: Any = self.open(store)
 
     def open(self, store: Path) -> Any:
-        """Return what has the state of the data."""
         return Mixture.open(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else Batches(store, STREAM, **OPTIONS)
 
     def data_set(self, store: Path) -> StepDataset | MixtureDataset:
-        """Return the same as a data set for loaders."""
         return (
             MixtureDataset(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else StepDataset(store, STREAM, **OPTIONS)
         )
 
     def batches(self) -> Iterable[Batch]:
-        """Return what to loop over."""
         return read_ahead(self.data) if self.reads_ahead else iter(self.data)
 
     def save(self, batch: Batch) -> None:
-        """Write a checkpoint."""
         torch.save({"model": self.model.state_dict(), "data": batch.state}, self.checkpoint)
 
     def load(self) -> None:
-        """Go on from the checkpoint."""
         saved = torch.load(self.checkpoint)
         self.model.load_state_dict(saved["model"])
         self.resume(saved["data"])
 
     def resume(self, state: Any) -> None:
-        """Go on from the data's state."""
         self.data.load_state_dict(state)
 
     def run(self) -> None:
-        """Train to the end; the first time, be killed."""
         first = not self.checkpoint.exists()
         if not first:
             self.load()
@@ -111,11 +103,9 @@ class Loader(Loop):
     """A ``DataLoader`` with workers that live on."""
 
     def open(self, store: Path) -> Any:
-        """Return the data set."""
         return self.data_set(store)
 
     def batches(self) -> Iterable[Batch]:
-        """Return the loader."""
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2, persistent_workers=True))
 
 
@@ -125,13 +115,11 @@ class StatefulLoader(Loop):
     reads_ahead = False
 
     def open(self, store: Path) -> Any:
-        """Return the loader."""
         from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
 
         return StatefulDataLoader(self.data_set(store), batch_size=None, num_workers=2)
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the loader knows
-        """Write a checkpoint."""
         torch.save({"model": self.model.state_dict(), "data": self.data.state_dict()}, self.checkpoint)
 
 
@@ -141,11 +129,9 @@ class StatefulLoaderReadAhead(StatefulLoader):
     reads_ahead = True
 
     def save(self, batch: Batch) -> None:
-        """Write a checkpoint."""
         Loop.save(self, batch)
 
     def resume(self, state: Any) -> None:
-        """Go on from the data's state."""
         self.data.dataset.resume(state)
 
 
@@ -155,12 +141,10 @@ class Distributed(Loop):
     reads_ahead = False
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the data knows
-        """Write a checkpoint."""
         checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
         checkpoint.save({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
 
     def load(self) -> None:
-        """Go on from the checkpoint."""
         checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
         checkpoint.load({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
 
@@ -169,28 +153,18 @@ class DistributedLoader(Distributed):
     """The same with a data set, whose workers read ahead: it says what was used."""
 
     def open(self, store: Path) -> Any:
-        """Return the data set."""
         return self.data_set(store)
 
     def batches(self) -> Iterable[Batch]:
-        """Return the loader."""
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
 
 
 def _streams(store: Path) -> dict[str, dict[str, Any]]:
-    """Return two streams of one store: its first eras, and the others."""
     halves = {"early": range(3), "late": range(3, 5)}
     return {name: {"store": store, "stream": STREAM, "eras": eras} for name, eras in halves.items()}
 
 
-KINDS: list[type[Loop]] = [
-    Loop,
-    Loader,
-    StatefulLoader,
-    StatefulLoaderReadAhead,
-    Distributed,
-    DistributedLoader,
-]
+KINDS: list[type[Loop]] = [Loop, Loader, StatefulLoader, StatefulLoaderReadAhead, Distributed, DistributedLoader]
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
@@ -238,7 +212,6 @@ def is_alive(process: int) -> bool:
 
 
 def in_a_process(run: Callable[[], None]) -> int | None:
-    """Run in a fork of this process; return how it ended."""
     process = multiprocessing.get_context("fork").Process(target=_run_in_fork, args=(run,))
     process.start()
     process.join()

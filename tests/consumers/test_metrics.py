@@ -9,7 +9,6 @@ from tokenmill.store import Store
 
 
 def test_what_was_delivered_is_counted(store: Store) -> None:
-    """Of this rank, in the store's bytes; over several loops."""
     batches = open_batches(store, batch_size=3, sequence_length=2, world_size=2)
     assert batches.metrics == Metrics()
     for _ in islice(batches, 2):
@@ -23,7 +22,6 @@ def test_what_was_delivered_is_counted(store: Store) -> None:
 
 
 def test_time_is_the_models_or_the_datas(store: Store) -> None:
-    """The ratio is that of their sums, or of what a device tells; without time there is none."""
     batches = open_batches(store)
     list(batches)
     found = batches.metrics
@@ -49,7 +47,6 @@ def test_a_run_knows_how_far_it_is_behind(tmp_path: Path) -> None:
 
 
 def test_each_pass_has_its_own_head(store: Store) -> None:
-    """Eras beyond those that were named are none of the run's."""
     batches = open_batches(store, batch_size=3, eras=range(2), passes=2)
     found = [batches.behind(), *(batches.behind() for _ in batches)]
     assert [behind.blocks for behind in found] == [9, 6, 3, 9, 6, 3, 0]

@@ -42,18 +42,15 @@ EXTENTS = {"books": 3, "code": 6, "web": 12}
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return stores that tests only read: of 24, 48 and 96 samples."""
     return stores_of(tmp_path_factory.mktemp("stores"), EXTENTS)
 
 
 def read_into(rows: list[Row], mixture: Mixture) -> None:
-    """Read until there is no more."""
     for batch in mixture:
         rows += rows_of([batch])
 
 
 def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path]) -> None:
-    """And the next one there; the mixture ends where a stream has none."""
     mixture = open_mixture(stores, WEIGHTS)
     assert len(mixture) == 80
     rows = rows_of(mixture)
@@ -70,7 +67,6 @@ def test_each_sample_is_of_the_stream_that_is_due_first(stores: dict[str, Path])
 @pytest.mark.parametrize("weights", [(1, 1), (2, 1), (1, 1, 1), (3, 2, 1), (9, 1), (5, 5, 2)])
 @pytest.mark.cases(20)
 def test_every_rank_gets_all_streams_by_their_weights(world_size: int, batch_size: int, weights: tuple[int]) -> None:
-    """However the period of the streams meets the ranks' slices; each step has the samples that it had."""
     shares = dict(zip("abc", weights, strict=False))
     names = drawn([(0, 0, {name: Fraction(share) for name, share in shares.items()})], 120 * world_size * batch_size)
     global_batch = world_size * batch_size
@@ -106,7 +102,6 @@ def test_states_of_mixtures_whose_rows_were_not_rotated_go_on_as_they_were(store
 
 
 def test_streams_that_leave_give_their_weight_to_the_others(stores: dict[str, Path]) -> None:
-    """Until all have left, and each sample was given once."""
     own = alone(stores)
     ends = {name: len(rows) for name, rows in own.items()}
     mixture = open_mixture(stores, WEIGHTS, {"at_end": "leave"})
@@ -122,7 +117,6 @@ def test_streams_that_leave_give_their_weight_to_the_others(stores: dict[str, Pa
 
 
 def test_a_stream_that_repeats_is_shuffled_anew(stores: dict[str, Path]) -> None:
-    """The passes of its batches bound it."""
     streams = open_streams({name: stores[name] for name in ("books", "web")}, passes={"books": 3})
     mixture = Mixture(streams, {"books": 1, "web": 1}, at_end={"books": "repeat"})
     given = [row for name, row in rows_of(mixture) if name == "books"]
@@ -133,7 +127,6 @@ def test_a_stream_that_repeats_is_shuffled_anew(stores: dict[str, Path]) -> None
 
 
 def test_whole_batches_are_of_one_stream(stores: dict[str, Path]) -> None:
-    """Weights count steps; another number of ranks goes on with the next sample of each stream."""
     mixed = {"interleave": "batch"}
     mixture = open_mixture(stores, WEIGHTS, mixed)
     batches = list(islice(mixture, 20))
@@ -152,7 +145,6 @@ def test_whole_batches_are_of_one_stream(stores: dict[str, Path]) -> None:
 
 
 def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores: dict[str, Path]) -> None:
-    """As the mean of each part of the way says; exactly the area under the line."""
     points = [(0, {"web": 1}), (80, {"code": 1})]
     mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"linear": True})
     rows = rows_of(islice(mixture, 40))
@@ -165,7 +157,6 @@ def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores:
 
 
 def test_weights_by_step_begin_with_the_step(stores: dict[str, Path]) -> None:
-    """With other ranks, steps that come begin at other samples."""
     points = [(0, {"web": 1}), (4, {"code": 1})]
     mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"})
     assert [name for name, _ in rows_of(islice(mixture, 6))] == ["web"] * 8 + ["code"] * 4
@@ -187,7 +178,6 @@ def test_weights_by_tokens_count_what_is_no_padding(stores: dict[str, Path]) -> 
 
 
 def test_where_a_stream_has_nothing_yet_the_mixture_waits(tmp_path: Path) -> None:
-    """It takes no other sample instead; it goes on when the stream does."""
     there = {name: stream_store(tmp_path / name, seed, 6, there=2) for seed, name in enumerate(NAMES)}
     paths = {name: store.path for name, store in there.items()}
     mixture = open_mixture(paths, WEIGHTS)
@@ -220,7 +210,6 @@ def test_a_stream_leaves_only_when_its_end_is_marked(tmp_path: Path) -> None:
 
 
 def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str, Path]) -> None:
-    """As each stream's own batches do."""
     mixture = open_mixture(stores, WEIGHTS, batch_size=4)
     own = {name: iter(batches) for name, batches in open_streams(stores, batch_size=1).items()}
     for batch in islice(mixture, 8):
@@ -238,7 +227,6 @@ def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str,
 
 @pytest.mark.parametrize("interleave", ["sample", "batch"])
 def test_steps_are_traced_to_their_records(tmp_path: Path, interleave: str) -> None:
-    """Also those before a change of weights, and before other ranks went on."""
     store = era_store(tmp_path).path
     streams = {name: {"eras": eras} for name, eras in {"a": range(3), "b": range(3, 5)}.items()}
     options: dict[str, Any] = {"store": store, "stream": STREAM, "sequence_length": 4, "interleave": interleave}
@@ -264,7 +252,6 @@ def test_steps_are_traced_to_their_records(tmp_path: Path, interleave: str) -> N
 def test_what_is_looked_for_beside_the_loop_changes_nothing(
     stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch, open_one: Callable[..., Any]
 ) -> None:
-    """Also while the loop asks for states, sources and documents of what it has."""
 
     def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
         monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0 if is_beside else 1e9)
@@ -284,7 +271,6 @@ def test_what_is_looked_for_beside_the_loop_changes_nothing(
 
 
 def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Path]) -> None:
-    """Whatever was read ahead is read again."""
     mixture = open_mixture(stores, {"web": 1, "code": 0.001, "books": "1/1000"})
     names: list[str] = []
     for batch in mixture:
@@ -309,7 +295,6 @@ def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Pat
     ],
 )
 def test_states_of_other_mixtures_are_refused(stores: dict[str, Path], change: dict[str, Any], told: str) -> None:
-    """Each with what is other."""
     mixture = open_mixture(stores, WEIGHTS)
     next(iter(mixture))
     for batch in islice(mixture, 20):
@@ -325,7 +310,6 @@ def test_states_of_other_mixtures_are_refused(stores: dict[str, Path], change: d
 
 
 def test_a_state_of_batches_is_refused_by_name(stores: dict[str, Path]) -> None:
-    """And the other way round."""
     mixture, streams = open_mixture(stores, WEIGHTS), open_streams(stores)
     with pytest.raises(InputError, match="no state of this"):
         mixture.load_state_dict(streams["web"].state_dict())
@@ -335,7 +319,6 @@ def test_a_state_of_batches_is_refused_by_name(stores: dict[str, Path]) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 def test_a_mixture_on_a_gpu_is_that_of_the_cpu(stores: dict[str, Path]) -> None:
-    """In its order, and after going on in the middle."""
     there = rows_of(open_mixture(stores, WEIGHTS))
     mixture = open_mixture(stores, WEIGHTS, device="cuda")
     found = rows_of(islice(mixture, 30))

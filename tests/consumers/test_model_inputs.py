@@ -46,7 +46,6 @@ def loss_of_a_shifting_model(input_ids: torch.Tensor, labels: torch.Tensor, **_:
 def test_a_model_that_shifts_its_labels_has_the_loss_of_x_and_y(
     store: Store, *, masks: bool, more: dict[str, Any]
 ) -> None:
-    """Of the same tokens, each once; padding is no label."""
     plain, named = (open_batches(store, mask_loss=True, as_dict=as_dict, **more) for as_dict in (False, True))
     if not masks:
         named = open_batches(store, as_dict=True, **more)
@@ -71,7 +70,6 @@ def test_a_model_that_shifts_its_labels_has_the_loss_of_x_and_y(
 
 
 def test_padding_is_neither_seen_nor_a_label(labelled: Path) -> None:
-    """Wherever it is, the last token of a row included."""
     kept = padding = 0
     named: Any = Batches(labelled, STREAM, batch_size=2, sequence_length=4, as_dict=True, drop_last=False)
     for inputs in named:
@@ -97,7 +95,6 @@ def test_documents_are_kept_apart_by_positions_where_that_is_asked_for(store: St
 @pytest.mark.parametrize("kind", ["batches", "mixture"])
 @pytest.mark.cases(2)
 def test_loaders_need_no_collating_and_keep_their_place(store: Store, workers: int, kind: str) -> None:
-    """The next loop goes on behind the last dictionary that was used, whatever was read ahead."""
     options: dict[str, Any] = {**OPTIONS, "as_dict": True, "store": store.path, "stream": STREAM}
     streams: dict[str, Any] = {"one": {"eras": range(2)}, "two": {"eras": range(2, 5)}}
 
@@ -141,7 +138,6 @@ def test_a_dictionary_is_used_however_it_is_asked(store: Store, use: str) -> Non
 
 
 def test_dictionaries_can_be_pickled_and_made_anew(store: Store) -> None:
-    """As processes and frameworks do; what was made of tensors alone is a dictionary of these."""
     inputs = next(iter(open_batches(store, as_dict=True)))
     again = pickle.loads(pickle.dumps(inputs))  # noqa: S301 - what we just wrote
     assert type(again) is type(inputs)
@@ -153,7 +149,6 @@ def test_dictionaries_can_be_pickled_and_made_anew(store: Store) -> None:
 
 @pytest.mark.parametrize("other", [{"widen": False}, {"in_order": True}])
 def test_what_dictionaries_cannot_have_is_refused(store: Store, other: dict[str, Any]) -> None:
-    """By name."""
     with pytest.raises(InputError, match=f"as_dict is True.*without {next(iter(other))}"):
         open_batches(store, as_dict=True, **other)
 
@@ -166,7 +161,6 @@ def test_a_loader_that_collates_dictionaries_is_refused(store: Store) -> None:
 
 
 def test_padded_batches_say_how_many_labels_they_have(labelled: Path) -> None:
-    """Tokens but the first of each document, or documents."""
     documents = Documents(labelled, STREAM)
     batch = next(iter(PaddedBatches(documents, batch_size=5)))
     assert batch.label_tokens == int(documents.lengths[batch.indices].sum()) - 5
@@ -177,7 +171,6 @@ def test_padded_batches_say_how_many_labels_they_have(labelled: Path) -> None:
 @pytest.mark.parametrize("zigzag", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_parts_of_rows_are_the_rows(store: Store, size: int, *, zigzag: bool) -> None:
-    """Each token once, at its place, with the token after it, also where another process has that."""
     if size == 4 and zigzag:
         with pytest.raises(InputError, match="size is 4, and rows have 4 tokens, which are not divided by 8"):
             next(iter(open_batches(store))).part(0, 4, zigzag=True)
@@ -196,7 +189,6 @@ def test_parts_of_rows_are_the_rows(store: Store, size: int, *, zigzag: bool) ->
 
 
 def test_rows_of_a_mixture_know_what_their_loss_counts(tmp_path: Path) -> None:
-    """By stream; with workers and dictionaries as well, and for a stream that is added."""
     stores = stores_of(tmp_path, {"books": 3, "web": 4, "code": 3})
     streams: dict[str, Any] = {name: {"store": str(stores[name])} for name in ("books", "web")}
     streams["web"] |= {"loss_weight": 0.25}
@@ -220,7 +212,6 @@ def test_rows_of_a_mixture_know_what_their_loss_counts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_documents_of_a_mixture_come_through_workers(tmp_path: Path) -> None:
-    """As those of one stream do."""
     stores = stores_of(tmp_path, {"books": 3, "web": 4})
     streams = {name: {"store": str(path)} for name, path in stores.items()}
     options: dict[str, Any] = {"stream": STREAM, **OPTIONS, "documents": True}
@@ -233,7 +224,6 @@ def test_documents_of_a_mixture_come_through_workers(tmp_path: Path) -> None:
 
 
 def test_documents_know_the_fields_of_their_records(labelled: Path) -> None:
-    """By the number that each has in its row; padding has none."""
     for batch in Batches(labelled, STREAM, batch_size=2, sequence_length=2, shuffle=False, drop_last=False):
         documents = batch.documents()
         for ids, fields, sources in zip(

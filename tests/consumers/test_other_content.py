@@ -33,7 +33,6 @@ STOPS = [sum(era.blocks for era in ERAS[: number + 1]) for number in range(len(O
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
-    """Return stores of the same stream by how many first eras they share with it."""
     directory = tmp_path_factory.mktemp("elsewhere")
     return {
         kept: era_store(directory / str(kept), other_eras(kept), other_chains(kept)) for kept in range(len(OPEN_ERAS))
@@ -60,7 +59,6 @@ def test_each_era_border_decides(store: Store, elsewhere: dict[int, Store], pass
 
 
 def test_a_part_of_the_eras_is_compared_with_all_before_it(store: Store, elsewhere: dict[int, Store]) -> None:
-    """With ``eras=range(…)`` as well, whose sequence does not begin with the stream."""
     run = open_batches(store, eras=range(2, 4))
     assert run.state_dict()["content"] is None
     list(islice(run, 1))
@@ -72,7 +70,6 @@ def test_a_part_of_the_eras_is_compared_with_all_before_it(store: Store, elsewhe
 
 
 def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Path, store: Store) -> None:
-    """It waits for the state's era as ever; of other content, nothing is delivered, also when it is asked again."""
     run = open_batches(store)
     rows_of(islice(run, 7))
     state = run.state_dict()
@@ -100,7 +97,6 @@ def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Pa
 
 
 def test_retired_blocks_do_not_hide_other_content(tmp_path: Path, store: Store) -> None:
-    """Eras stay when their blocks go; the right store goes on with what it has."""
     run = open_batches(store, batch_size=16)
     list(islice(run, 1))
     for kept in (2, 4):
@@ -148,14 +144,12 @@ def test_checkpoints_of_torch_know_it_too(tmp_path: Path, store: Store, elsewher
 
 
 def open_steps(store: Store) -> StepDataset:
-    """Open batches of three."""
     return StepDataset(store.path, STREAM, batch_size=3, sequence_length=4, seed=1)
 
 
 def test_data_sets_of_steps_know_it_too(
     store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the state of a batch, in that after a step, and in that of the dataset."""
     steps = open_steps(store)
     last = list(islice(DataLoader(steps, batch_size=None), 5))[-1]
     state = last.state

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM
-from tokenmill.consumers import (
-    BucketSampler,
-    Documents,
-    EraSampler,
-    PaddedBatch,
-    PaddedBatches,
-    StratifiedSampler,
-)
+from tokenmill.consumers import BucketSampler, Documents, EraSampler, PaddedBatch, PaddedBatches, StratifiedSampler
 from tokenmill.consumers.samplers import (
     DocumentSampler,
     bucket_order,
@@ -44,7 +37,6 @@ LENGTHS = [3, 12, 5, 1, 10, 4, 7, 2, 5, 9, 6, 3, 21, 1, 2, 8, 30, 2, 2, 3]
 
 
 def make(path: Path, shift: int = 0) -> Path:
-    """Make a store of 40 documents in two partitions and three eras."""
     info = packed_info()
     blocks = {
         n: pack(given_documents(LENGTHS, labels=["bad", "good", "good"], first=shift + n), "concat", 5) for n in (0, 1)
@@ -55,18 +47,15 @@ def make(path: Path, shift: int = 0) -> Path:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store that tests only read."""
     return make(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
 def documents(path: Path) -> Documents:
-    """Return its documents, with labels."""
     return Documents(path, STREAM, label_field="label", label_names=["bad", "good"])
 
 
 def samplers(documents: Documents) -> list[DocumentSampler]:
-    """Return one of each kind, over three passes."""
     return [
         EraSampler(documents, seed=3, passes=3),
         EraSampler(documents, shuffle=False, passes=3),
@@ -80,7 +69,6 @@ lengths_of = st.lists(st.integers(1, 30), max_size=60).map(lambda some: np.array
 
 @given(st.lists(st.integers(0, 5), max_size=300), st.integers(0, 2), st.integers(0, 2))
 def test_eras_come_in_their_order(eras: list[int], seed: int, passed: int) -> None:
-    """Each document once; within an era in the order of the seed and the pass, or of their numbers."""
     found = era_order(np.array(eras, np.int64), seed=seed, passed=passed, shuffle=True).tolist()
     assert [eras[number] for number in found] == sorted(eras)
     assert sorted(found) == list(range(len(eras)))
@@ -90,7 +78,6 @@ def test_eras_come_in_their_order(eras: list[int], seed: int, passed: int) -> No
 
 @given(lengths_of, st.integers(1, 9), st.integers(0, 9))
 def test_buckets_hold_what_is_about_as_long(lengths: np.ndarray[Any, Any], bucket: int, more: int) -> None:
-    """Those of a window, in runs of their sorted lengths; each once."""
     window = bucket + more
     order = np.arange(len(lengths))[::-1].copy()
     found = bucket_order(order, lengths, window=window, bucket=bucket, seed=1, passed=0)
@@ -106,7 +93,6 @@ def test_buckets_hold_what_is_about_as_long(lengths: np.ndarray[Any, Any], bucke
 
 @given(lengths_of, st.integers(1, 40), st.integers(1, 6), st.integers(0, 3))
 def test_strata_give_equal_shares(lengths: np.ndarray[Any, Any], samples: int, count: int, passed: int) -> None:
-    """Between percentiles, without replacement; all of a stratum that has fewer."""
     owners = strata_of(lengths, count)
     strata = describe_strata(lengths, owners, samples=samples, strata=count)
     assert sum(one.share for one in strata) == samples
@@ -122,13 +108,11 @@ def test_strata_give_equal_shares(lengths: np.ndarray[Any, Any], samples: int, c
 
 
 def test_strata_of_different_lengths_are_equal_parts() -> None:
-    """A hundred lengths in four parts are twenty-five each."""
     lengths = np.random.default_rng(0).permutation(100).astype(np.int32)
     assert np.bincount(strata_of(lengths, 4)).tolist() == [25] * 4
 
 
 def test_a_stratum_that_is_too_small_is_said(documents: Documents, caplog: pytest.LogCaptureFixture) -> None:
-    """And is no error."""
     with caplog.at_level(logging.WARNING):
         sampler = StratifiedSampler(documents, num_samples=60, num_strata=3)
     assert "3 of 3 strata have fewer documents than their share, 40 documents are drawn and not 60" in caplog.text
@@ -136,7 +120,6 @@ def test_a_stratum_that_is_too_small_is_said(documents: Documents, caplog: pytes
 
 
 def test_eras_of_documents_are_those_of_their_last_blocks(documents: Documents, path: Path) -> None:
-    """With which they were whole."""
     eras = documents._era_of_each().tolist()
     known = {n: {one.offset + 100 * one.partition for one in Documents(path, STREAM, eras=range(n))} for n in (1, 2, 3)}
     for one, era in zip(documents, eras, strict=True):
@@ -148,7 +131,6 @@ def test_eras_of_documents_are_those_of_their_last_blocks(documents: Documents, 
 
 @given(st.integers(0, 3), st.integers(0, 70), st.integers(0, 70))
 def test_samplers_resume_where_they_were(documents: Documents, kind: int, first: int, more: int) -> None:
-    """Through JSON; passes differ from each other, and each has every document that it may have once."""
     whole = list(samplers(documents)[kind])
     sampler = samplers(documents)[kind]
     numbers = iter(sampler)
@@ -164,7 +146,6 @@ def test_samplers_resume_where_they_were(documents: Documents, kind: int, first:
 
 
 def plain(documents: Documents, numbers: list[int], most: int | None, width: int | None) -> dict[str, list[Any]]:
-    """Return a batch, one document after the other."""
     found: dict[str, list[Any]] = {"input_ids": [], "attention_mask": [], "labels": []}
     rows = [documents[number].tokens.tolist()[:most] for number in numbers]
     wide = width or max(map(len, rows))
@@ -176,14 +157,12 @@ def plain(documents: Documents, numbers: list[int], most: int | None, width: int
 
 
 def lists(batch: PaddedBatch) -> dict[str, list[Any]]:
-    """Return a batch's tensors as lists."""
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
     return {name: tensor.tolist() for name, tensor in batch.items()}
 
 
 @pytest.mark.parametrize(("most", "fixed"), [(None, False), (6, False), (6, True), (40, True)])
 def test_batches_are_padded_documents(documents: Documents, most: int | None, *, fixed: bool) -> None:
-    """To the longest or to max_length, cut to that, with mask and labels."""
     for sampler in samplers(documents):
         batches = PaddedBatches(
             documents, sampler, batch_size=4, max_length=most, padding="max_length" if fixed else "longest"
@@ -198,7 +177,6 @@ def test_batches_are_padded_documents(documents: Documents, most: int | None, *,
 
 
 def test_without_labels_the_ids_are_what_is_learned(path: Path) -> None:
-    """With -100 where padded; padded with any id."""
     documents = Documents(path, STREAM)
     batch = next(iter(PaddedBatches(documents, batch_size=5, padding_id=77)))
     mask = batch["attention_mask"].bool()
@@ -212,7 +190,6 @@ def test_without_labels_the_ids_are_what_is_learned(path: Path) -> None:
     st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=4),
 )
 def test_any_ranks_resume_exactly(documents: Documents, kind: int, legs: list[tuple[int, int, int]]) -> None:
-    """From the state of any batch: together, the ranks see the sampler's sequence, whoever took how many at a time."""
     whole = list(samplers(documents)[kind])
     seen: list[int] = []
     state: dict[str, Any] | None = None
@@ -236,7 +213,6 @@ def test_any_ranks_resume_exactly(documents: Documents, kind: int, legs: list[tu
 
 
 def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
-    """And from the beginning after a rewind."""
     batches = PaddedBatches(documents, batch_size=3)
     first = [batch.indices.tolist() for batch in islice(batches, 4)]
     assert batches.state_dict()["sample"] == 12
@@ -253,7 +229,6 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_give_the_same_batches(documents: Documents, workers: int) -> None:
-    """With a state on each, from which any number of workers goes on."""
     whole = list(PaddedBatches(documents, samplers(documents)[2], batch_size=4, max_length=8))
     batches = PaddedBatches(documents, samplers(documents)[2], batch_size=4, max_length=8)
     options: dict[str, Any] = {"multiprocessing_context": "fork"} if workers else {}
@@ -267,7 +242,6 @@ def test_loaders_give_the_same_batches(documents: Documents, workers: int) -> No
 
 
 def test_a_batch_keeps_what_it_knows(documents: Documents) -> None:
-    """Through pickling, copying and devices."""
     batch = next(iter(PaddedBatches(documents, batch_size=4)))
     for same in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), batch.to("meta"), batch.to("cpu")):  # noqa: S301 - our own
         assert isinstance(same, PaddedBatch)
@@ -278,7 +252,6 @@ def test_a_batch_keeps_what_it_knows(documents: Documents) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 def test_batches_go_to_a_gpu(documents: Documents) -> None:
-    """Through pinned memory, in the same order with the same content."""
     plain_ones = [lists(batch) for batch in PaddedBatches(documents, batch_size=4)]
     batches = list(PaddedBatches(documents, batch_size=4, device="cuda"))
     assert {tensor.device.type for batch in batches for tensor in batch.values()} == {"cuda"}
@@ -289,7 +262,6 @@ def test_batches_go_to_a_gpu(documents: Documents) -> None:
 
 
 def test_labels_are_counted_for_each_rank(documents: Documents) -> None:
-    """As many as it gets."""
     together: Counter[Any] = Counter()
     for rank in range(3):
         batches = PaddedBatches(documents, samplers(documents)[0], batch_size=2, rank=rank, world_size=3)
@@ -301,14 +273,12 @@ def test_labels_are_counted_for_each_rank(documents: Documents) -> None:
 
 
 def refused(call: Any, *words: str) -> None:
-    """Expect an InputError with these words."""
     with pytest.raises(InputError) as caught:
         call()
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_states_of_other_sequences_are_refused(documents: Documents, path: Path, tmp_path: Path) -> None:
-    """Another order, seed, choice of eras or labels, and another store's text under the same name."""
     kinds = samplers(documents)
     for one in kinds:
         for other in kinds:
@@ -331,7 +301,6 @@ def test_states_of_other_sequences_are_refused(documents: Documents, path: Path,
 
 
 def test_what_cannot_be_is_refused(documents: Documents, path: Path) -> None:
-    """With what to give."""
     refused(lambda: PaddedBatches(documents, batch_size=41), "a step takes 41 documents", "40 in all")
     refused(lambda: PaddedBatches(documents, batch_size=1, padding="max_length"), "without a max_length")
     other = EraSampler(Documents(path, STREAM))

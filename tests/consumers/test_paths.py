@@ -30,7 +30,6 @@ STEPS: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
 
 
 def opened(store: Any) -> dict[str, Callable[[], object]]:
-    """Open the store with everything that takes one; return what reads on with each."""
     batches = Batches(store, STREAM, **STEPS)
     steps, samples = StepDataset(store, STREAM, **STEPS), EraDataset(store, STREAM, sequence_length=4)
     windows, documents = Windows(store, STREAM, 4), Documents(store, STREAM)
@@ -78,7 +77,6 @@ def test_a_store_is_read_on_wherever_the_process_goes(place: Path, monkeypatch: 
 
 
 def test_entries_of_a_listing_are_paths(place: Path) -> None:
-    """Of names as text or bytes."""
     for listing in (os.scandir("."), os.scandir(b".")):
         (entry,) = listing
         assert partitions_in(entry, STREAM) == [0]
@@ -88,14 +86,12 @@ def test_entries_of_a_listing_are_paths(place: Path) -> None:
 
 @pytest.mark.parametrize("path", ["~nobody-of-this-name/store", "", 4])
 def test_what_is_no_path_of_this_machine_is_refused(path: Any) -> None:
-    """With what to give."""
     with pytest.raises(InputError, match=r"^store is .*: give the path of the store's directory, on a disk of this"):
         Windows(path, STREAM, 4)
 
 
 @pytest.mark.parametrize("within", [STREAM, f"{STREAM}/0"])
 def test_the_folder_of_a_stream_is_told_from_the_store(place: Path, within: str) -> None:
-    """With the one to give, in classes and commands."""
     told = f"{place / within} is of the stream {STREAM}, and no store: give {place}"
     with pytest.raises(StoreError, match=f"^{told}$"):
         opened(place / within)

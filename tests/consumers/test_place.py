@@ -28,18 +28,15 @@ class Worker:
         self._process.start()
 
     def begin(self) -> int:
-        """Return with which sample a loop begins."""
         self._pipe.send("begin")
         sample: int = self._pipe.recv()
         return sample
 
     def go_back(self, sample: int) -> None:
-        """Be told to go on from a state of its own."""
         self._pipe.send(sample)
         self._pipe.recv()
 
     def end(self) -> None:
-        """End."""
         self._pipe.send(None)
         self._process.join()
 
@@ -54,7 +51,6 @@ def _work(place: LoopPlace, pipe: Connection) -> None:
 
 
 def use(place: LoopPlace, sample: int, turn: int | None = None) -> None:
-    """Use a batch after which the run stands at a sample."""
     batch = SimpleNamespace(state={"sample": sample})
     note_use(place.key, place.turn if turn is None else turn, batch)
 
@@ -92,7 +88,6 @@ def test_a_directory_that_others_could_write_to_is_not_used(mode: int) -> None:
 
 
 def test_a_state_that_is_set_is_where_all_begin() -> None:
-    """Also if it is an earlier one, and batches from before it are used after all."""
     place = LoopPlace({"sample": 0})
     worker = Worker(place)
     assert worker.begin() == 0
@@ -122,7 +117,6 @@ def test_workers_that_were_given_states_lead_back() -> None:
 
 
 def test_copies_in_a_process_go_their_own_ways() -> None:
-    """What one uses moves no other; a batch whose data set is gone moves nothing."""
     place = LoopPlace({"sample": 0})
     others = [copy.deepcopy(place), pickle.loads(pickle.dumps(place))]  # noqa: S301 - our own
     use(place, 3)
@@ -133,7 +127,6 @@ def test_copies_in_a_process_go_their_own_ways() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    """Of the files through which processes agree."""
     place = LoopPlace({"sample": 0})
     worker = Worker(place)
     worker.begin()

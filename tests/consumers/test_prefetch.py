@@ -33,7 +33,6 @@ LIMITS: Final = (0, 1, 200, 1 << 30)
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile."""
     gc.disable()
     yield
     gc.enable()
@@ -41,7 +40,6 @@ def no_collections() -> Iterator[None]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
-    """Return what is read ahead, as it is read."""
     found: list[FileRange] = []
 
     def pieces(part: FileRange) -> Iterator[int]:
@@ -68,7 +66,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
 def test_batches_are_the_same_however_they_are_read(
     store: Store, *, limit: int, worth_waiting: int, world_size: int, legs: list[int], options: dict[str, Any]
 ) -> None:
-    """Eras as a whole or by sample, over passes, resumed, for any ranks."""
     rows: list[list[int]] = []
     state = None
     with pytest.MonkeyPatch.context() as patch:
@@ -92,14 +89,12 @@ def _sequence(length: int = 4, passes: int = 1) -> SequenceId:
 
 
 def _trainable(store: Store, sequence: SequenceId, views: int) -> TrainableSamples:
-    """Return the samples of the store."""
     info = read_stream(store.path, STREAM)
     return TrainableSamples(store.path, info, sequence, views, check=True, on_damage="refuse")
 
 
 @given(st.data())
 def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject) -> None:
-    """All of them, in the order of the files, each file once; and little beside them."""
     views = data.draw(st.sampled_from([1, 2, 4]))
     blocks = st.sampled_from([(p, b) for p, part in enumerate(ERAS[-1].ranges) for b in range(part.stop)])
     drawn = data.draw(st.lists(st.tuples(blocks, st.integers(0, views - 1)), min_size=1, max_size=20))
@@ -122,7 +117,6 @@ def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject)
 def test_an_era_is_read_whole_and_the_next_one_behind_it(
     store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch, *, in_memory: bool
 ) -> None:
-    """Its blocks and no others, and what says where they are; small eras are read together. Not what is in memory."""
     monkeypatch.setattr(prefetch, "is_in_memory", lambda _: in_memory)
     ahead = EraReadAhead(_trainable(store, _sequence(), 1))
     assert ahead.reach(0, 3)
@@ -139,7 +133,6 @@ def test_an_era_is_read_whole_and_the_next_one_behind_it(
 def test_large_eras_are_read_by_sample_one_chunk_ahead(
     store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No block is read whole that no batch is about to use."""
     monkeypatch.setattr(prefetch, "_GAP_BYTES", -1)
     batches = open_batches(store, batch_size=1, read_ahead=1)
     batches._most_samples = 2
@@ -151,7 +144,6 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
 
 
 def open_mixture(store: Store) -> Mixture:
-    """Return a mixture of two streams, each a part of the store's eras."""
     streams = {name: {"store": store.path, "stream": STREAM, "eras": eras} for name, eras in HALVES.items()}
     return Mixture.open(streams, dict.fromkeys(HALVES, 1), batch_size=2, sequence_length=4)
 
@@ -161,7 +153,6 @@ def open_mixture(store: Store) -> Mixture:
 def test_the_threads_end_with_the_loop(
     store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int
 ) -> None:
-    """With the last reference to it, read to its end or not; where nothing was asked for, there never were any."""
     others = set(threading.enumerate())  # of loops that other tests have left open
 
     def threads() -> list[threading.Thread]:
@@ -227,7 +218,6 @@ for ahead in map(int, sys.argv[3:]):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store of 4 MB in four segments, with two eras."""
     info = make_info(block_tokens=257, segment_blocks=2048)
     chains = {partition: make_chain(info, 4096, partition=partition, seed=partition) for partition in range(2)}
     store = make_store(tmp_path_factory.mktemp("cold") / "store", info)

@@ -19,7 +19,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "trainer_metrics.md"
 
 
 def test_what_is_scraped_is_what_the_object_says(tmp_path: Path) -> None:
-    """With the labels that were given; another run in the process does not matter."""
     registry = CollectorRegistry()
     batches, other = (open_batches(era_store(tmp_path / name)) for name in ("a", "b"))
     registry.register(BatchesCollector(batches, rank="0"))
@@ -40,7 +39,6 @@ def test_what_is_scraped_is_what_the_object_says(tmp_path: Path) -> None:
 
 
 def test_each_stream_of_a_mixture_has_numbers(tmp_path: Path) -> None:
-    """Under its name there."""
     mixture = open_mixture(stores_of(tmp_path, {"code": 3, "web": 3}), {"web": 3, "code": 1})
     registry = CollectorRegistry()
     registry.register(BatchesCollector(mixture))

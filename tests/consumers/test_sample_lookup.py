@@ -25,7 +25,6 @@ ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for bloc
 
 @given(st.sampled_from([1, 2, 4]), st.data())
 def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: st.DataObject) -> None:
-    """Of any partitions, blocks and views, in any order, also again and again."""
     blocks = st.sampled_from([(0, 23), (1, 13), (2, 4)]).flatmap(
         lambda part: st.tuples(st.just(part[0]), st.integers(0, part[1] - 1), st.integers(0, 4 // length - 1))
     )
@@ -46,7 +45,6 @@ def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: s
 
 
 def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
-    """Whole ones alone."""
     reader = RowReader(open_samples(era_store(tmp_path)), Ranks(3, 1, 2), 4, skip=False)
     for first, steps, found in [(0, 3, 3), (0, 10, 6), (30, 10, 1), (36, 1, 0)]:
         chunk = reader.read(first, steps)
@@ -60,7 +58,6 @@ def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
 def test_rows_of_steps_are_the_tokens_of_their_samples(
     store: Store, length: int, table_blocks: int, data: st.DataObject
 ) -> None:
-    """Of one era or several, whether it is kept where their blocks lie or they are too many for that."""
     first, steps = data.draw(st.integers(0, 39)), data.draw(st.integers(1, 14))
     samples = open_samples(store, sequence_length=length, shuffle=data.draw(st.booleans()))
     reader = RowReader(samples, Ranks(3), length, skip=False)

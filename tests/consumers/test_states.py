@@ -25,7 +25,6 @@ legs = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 3), st.inte
 def test_from_the_state_of_a_batch_the_next_one_follows(
     store: Store, made: list[tuple[int, int, int]], ahead: int, prefetch: int
 ) -> None:
-    """However far a loop took batches ahead of it, through all sizes; a step's number gives the same state later."""
     states: list[dict[str, Any]] = []
     state = open_batches(store, passes=2).state_dict()
     for world_size, batch_size, steps in made:
@@ -55,7 +54,6 @@ def test_from_the_state_of_a_batch_the_next_one_follows(
 
 
 def test_a_state_is_the_batch_s_own(store: Store) -> None:
-    """Whoever changes it changes nothing else; what it belongs to may be anywhere by now."""
     batches = open_batches(store)
     batch = next(iter(batches))
     batch.state["sample"] = 7
@@ -67,7 +65,6 @@ def test_a_state_is_the_batch_s_own(store: Store) -> None:
 
 
 def test_a_narrow_batch_goes_to_a_device(store: Store) -> None:
-    """As views of the stored dtype."""
     batch = next(iter(open_batches(store, widen=False))).to("meta")
     assert [(part.shape, part.dtype) for part in batch] == [((2, 4), torch.uint16)] * 2
     assert len(batch) == 2
@@ -75,7 +72,6 @@ def test_a_narrow_batch_goes_to_a_device(store: Store) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 def test_a_batch_is_pinned_as_a_whole(store: Store) -> None:
-    """Both tensors, with all that it carries."""
     batch = next(iter(open_batches(store)))
     pinned = batch.pin_memory()
     assert [part.is_pinned() for part in pinned] == [True, True]
@@ -87,7 +83,6 @@ def test_a_batch_is_pinned_as_a_whole(store: Store) -> None:
 def test_a_finite_run_has_as_many_steps_as_it_says(
     store: Store, made: list[tuple[int, int, int]], eras: range | None, passes: int
 ) -> None:
-    """At any time, for any ranks, those before a resume included."""
     state = None
     for world_size, batch_size, steps in [*made, (1, 1, 1000)]:
         options: dict[str, Any] = {"batch_size": batch_size, "world_size": world_size, "eras": eras, "passes": passes}

@@ -20,13 +20,11 @@ LENGTHS = [(0, 1), (2, 2), (4, 4)]
 
 
 def in_views(rows: list[list[int]], length: int) -> list[list[int]]:
-    """Return samples as rows of a shorter length."""
     return [row[at : at + length + 1] for row in rows for at in range(0, len(row) - 1, length)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_batches_grow_at_the_steps_that_were_named(store: Store, world_size: int) -> None:
-    """And the samples are those of batches that do not."""
     ranks = [open_batches(store, batch_size=SIZES, rank=rank, world_size=world_size) for rank in range(world_size)]
     steps = list(zip(*ranks, strict=True))
     assert [len(step[0]) for step in steps[:7]] == [1, 1, 1, 2, 2, 4, 4]
@@ -51,7 +49,6 @@ def test_batches_grow_at_the_steps_that_were_named(store: Store, world_size: int
 
 @pytest.mark.parametrize("widen", [True, False])
 def test_sequences_grow_at_the_steps_that_were_named(store: Store, *, widen: bool) -> None:
-    """A sample of the greatest length is several rows of a shorter one, the same tokens."""
     batches = list(islice(open_batches(store, sequence_length=LENGTHS, widen=widen), 6))
     shapes = [tuple(batch.x.shape) for batch in batches]
     assert shapes == [(8, 1), (8, 1), (4, 2), (4, 2), (2, 4), (2, 4)]
@@ -68,7 +65,6 @@ def test_sequences_grow_at_the_steps_that_were_named(store: Store, *, widen: boo
 
 
 def test_a_run_goes_on_in_the_phase_where_it_stood(store: Store) -> None:
-    """Its state has the lengths of all steps, also where a later run has others."""
     options: dict[str, Any] = {"batch_size": SIZES, "sequence_length": LENGTHS}
     whole = [batch.x.tolist() for batch in open_batches(store, **options)]
     for stop in (1, 2, 3, 4, 5, 6):
@@ -86,7 +82,6 @@ def test_a_run_goes_on_in_the_phase_where_it_stood(store: Store) -> None:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_workers_take_turns_across_phases(store: Store, workers: int) -> None:
-    """Each step is made once, in its order."""
     options: dict[str, Any] = {"batch_size": SIZES, "sequence_length": LENGTHS, "seed": 1}
     whole = [batch.x.tolist() for batch in Batches(store.path, STREAM, **options)]
     parts = [
@@ -99,7 +94,6 @@ def test_workers_take_turns_across_phases(store: Store, workers: int) -> None:
 
 
 def test_mixtures_have_phases(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Their order stays what it is."""
     stores = stores_of(tmp_path_factory.mktemp("stores"), {"code": 3, "web": 4})
     weights = {"web": 2, "code": 1}
     plain = open_mixture(stores, weights, batch_size=1)
@@ -134,6 +128,5 @@ def test_mixtures_have_phases(tmp_path_factory: pytest.TempPathFactory) -> None:
     ],
 )
 def test_schedules_that_cannot_be_are_refused(store: Store, options: dict[str, Any]) -> None:
-    """By name."""
     with pytest.raises(InputError, match=rf"{next(iter(options))}.*give"):
         open_batches(store, **options)

@@ -48,13 +48,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 
 def _store(path: Path, tokenizer: bytes, size: int) -> Path:
-    """Make a store of a stream whose recipe names a tokenizer, which the store keeps."""
     recipe = replace(
-        RECIPE,
-        tokenizer_sha256=sha256(tokenizer).hexdigest(),
-        vocabulary_size=size,
-        block_tokens=5,
-        dtype="uint32",
+        RECIPE, tokenizer_sha256=sha256(tokenizer).hexdigest(), vocabulary_size=size, block_tokens=5, dtype="uint32"
     )
     info = StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), 4), 4)
     store = text_store(path, [3, 9, 4] * 4, info=info)
@@ -64,7 +59,6 @@ def _store(path: Path, tokenizer: bytes, size: int) -> Path:
 
 @pytest.mark.parametrize("kind", READERS)
 def test_whatever_reads_tokens_shows_their_text(tmp_path: Path, kind: str) -> None:
-    """Rows of lists, arrays and tensors; special tokens are shown, and what is masked is left out."""
     reader = READERS[kind](_store(tmp_path, words(), 4))
     assert reader.decode([1, 2, 3]) == "a b <eos>"
     assert reader.decode(np.array([2, 1], np.uint16)) == "b a"
@@ -75,7 +69,6 @@ def test_whatever_reads_tokens_shows_their_text(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize("kind", ["gpt2", "claude", "mistral_sentencepiece", "tekken", "wordpiece", "unigram"])
 @pytest.mark.cases(3)
 def test_text_comes_back_with_vocabularies_in_use(tmp_path: Path, kind: str) -> None:
-    """As the library decodes it."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - as the package has it
 
     content = getattr(vocabularies, kind)()
@@ -88,7 +81,6 @@ def test_text_comes_back_with_vocabularies_in_use(tmp_path: Path, kind: str) -> 
 
 
 def test_raw_bytes_are_text(tmp_path: Path) -> None:
-    """Without a file; bytes that a row's border cut are marked."""
     documents = Documents(text_store(tmp_path, [3, 9, 4] * 4), STREAM)
     assert documents.decode([*"né".encode(), 0]) == "né\0"
     assert documents.decode(list("né".encode()[:2])) == "n�"
@@ -101,7 +93,6 @@ def test_an_id_that_the_stream_cannot_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_missing_or_another_is_named(tmp_path: Path) -> None:
-    """With the file, and with what brings it back; nothing else of the store needs it."""
     store = _store(tmp_path, words(), 4)
     path = store / STREAM / TOKENIZER_FILE
     path.write_bytes(words(normalizer={"type": "Lowercase"}))
@@ -114,7 +105,6 @@ def test_a_tokenizer_that_is_missing_or_another_is_named(tmp_path: Path) -> None
 
 
 def test_a_tokenizer_of_a_later_library_is_named(tmp_path: Path) -> None:
-    """It cannot be loaded here."""
     later = b'{"version": "9.0"}'
     with pytest.raises(StoreError, match=r"cannot be loaded by tokenizers [\d.]+, which is installed here"):
         Documents(_store(tmp_path, later, 4), STREAM).decode([1])
@@ -122,7 +112,6 @@ def test_a_tokenizer_of_a_later_library_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.needs("minutes")
 def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None:
-    """Not by the package, and not by a loop."""
     look = (
         "import sys; from tokenmill.consumers import Batches; batches = Batches(*sys.argv[1:], batch_size=1);"
         "next(iter(batches)); before = 'tokenizers' in sys.modules;"
@@ -133,7 +122,6 @@ def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None
 
 
 def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_path: Path) -> None:
-    """In every loader."""
     store = era_store(tmp_path).path
     shared: dict[str, Any] = {"store": store, "batch_size": 2, "eras": range(2)}
     assert next(iter(Batches(stream=STREAM, **shared))).x.shape == (2, 4)
@@ -147,7 +135,6 @@ def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_pa
 def test_how_many_ids_there_can_be_is_where_the_training_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For an embedding."""
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     said = re.search(r"`vocabulary_size` in the recipe: `(read_stream.*?)`", page)
     monkeypatch.chdir(_store(tmp_path / "store", words(), 4).parent)

@@ -21,13 +21,11 @@ STEPS: dict[str, Any] = {"batch_size": 2, "sequence_length": 4, "seed": 1}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store that tests only read."""
     return text_store(tmp_path_factory.mktemp("store"), [3, 9, 4, 7] * 5)
 
 
 @contextmanager
 def changed(get: Callable[[], Any], change: Callable[[Any], object], value: Any) -> Iterator[None]:
-    """Change a setting for a while."""
     before = get()
     change(value)
     try:
@@ -50,7 +48,6 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 def tensors_of(store: Path) -> dict[str, list[torch.Tensor]]:
-    """Return what every reader gives."""
     found: dict[str, list[torch.Tensor]] = {}
     for name, options in {"wide": {}, "narrow": {"widen": False}, "masked": {"mask_loss": True}}.items():
         made = list(Batches(store, STREAM, **STEPS, **options))  # type: ignore[arg-type]
@@ -58,11 +55,7 @@ def tensors_of(store: Path) -> dict[str, list[torch.Tensor]]:
     batch = next(iter(Batches(store, STREAM, **STEPS)))
     documents = batch.documents()
     found["documents"] = [documents.document_ids, documents.position_ids, documents.cu_seqlens, documents.loss_mask]
-    found["masks"] = [
-        documents.attention_mask(),
-        documents.padded_cu_seqlens(9),
-        documents.block_mask(2).to_dense(),
-    ]
+    found["masks"] = [documents.attention_mask(), documents.padded_cu_seqlens(9), documents.block_mask(2).to_dense()]
     found["steps"] = [batch.x for batch in StepDataset(store, STREAM, **STEPS)]
     mixture = Mixture.open({"a": {"eras": range(1)}}, {"a": 1}, store=store, stream=STREAM, **STEPS)
     found["mixture"] = [batch.y for batch in mixture]
@@ -77,7 +70,6 @@ def tensors_of(store: Path) -> dict[str, list[torch.Tensor]]:
 @pytest.mark.cases(3)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_whatever_torch_is_set_to_the_same_is_read(store: Path, setting: str) -> None:
-    """Tensors on the CPU, of the types that they always have."""
     wanted = tensors_of(store)
     with SETTINGS[setting]():
         found = tensors_of(store)
@@ -88,7 +80,6 @@ def test_whatever_torch_is_set_to_the_same_is_read(store: Path, setting: str) ->
 
 
 def loops(store: Path) -> dict[str, Callable[[], Any]]:
-    """Return the loops of which a batch may be trained on."""
     return {
         "batches": lambda: Batches(store, STREAM, **STEPS),
         "masked": lambda: Batches(store, STREAM, **STEPS, mask_loss=True),

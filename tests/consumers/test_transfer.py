@@ -44,7 +44,6 @@ HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", HOLDERS)
 def test_memory_is_used_again_only_when_nobody_holds_it(name: str) -> None:
-    """However it is held; whoever lets go of his batches gets the same memory again and again."""
     staging = open_staging(2, 9, np.dtype(np.uint8), torch.device("cpu"))
     rows = np.arange(18, dtype=np.uint8).reshape(1, 2, 9)
 
@@ -72,7 +71,6 @@ class LateMark:
         self._lane, self.place = lane, place
 
     def synchronize(self) -> None:
-        """Do that much."""
         self._lane.waited += self.place > self._lane.done
         self._lane.work(self.place)
 
@@ -93,15 +91,12 @@ class LateLane(CudaLane):
         self._is_on_stream = False
 
     def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return a buffer."""
         return torch.empty((rows, columns), dtype=dtype)
 
     def on_stream(self) -> AbstractContextManager[object]:
-        """See that copies are made inside."""
         return self._on_stream()
 
     def copy(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Copy later; each copy is of contiguous memory."""
         assert self._is_on_stream
         assert tokens.is_contiguous()
         target = torch.full_like(tokens, 0xFFFF)
@@ -109,17 +104,14 @@ class LateLane(CudaLane):
         return target  # x and y will be views of it, if they are not widened
 
     def mark(self) -> LateMark:
-        """Return an event after all copies so far."""
         assert self._is_on_stream
         return LateMark(self, len(self._copies))
 
     def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:  # noqa: ARG002 - it frees none
-        """Let the consumer go on behind the event."""
         assert not self._is_on_stream
         mark.wait(None)
 
     def work(self, place: int) -> None:
-        """Make the copies up to there."""
         for source, target in self._copies[self.done : place]:
             target.copy_(source)
         self.done = max(self.done, place)
@@ -132,26 +124,22 @@ class LateLane(CudaLane):
 
 
 def open_late(rows: int, columns: int, lane: LateLane | None = None) -> LaneStaging:
-    """Open staging on a late device, without widening."""
     late: Any = lane if lane is not None else LateLane()
     return LaneStaging(rows, columns, np.dtype("<u2"), widen=False, slots=2, lane=late)
 
 
 def open_any(rows: int, columns: int, device: str) -> Staging:
-    """Open staging on a device of `DEVICES`."""
     if device == "late":
         return open_late(rows, columns)
     return open_staging(rows, columns, np.dtype("<u2"), torch.device(device))
 
 
 def send(staging: Staging, rows: Rows) -> Sent:
-    """Send one batch."""
     (sent,) = staging.send(rows[None])
     return sent
 
 
 def xy(sent: Sent) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both, also of rows that went nowhere."""
     if isinstance(sent, Staged):
         return sent.x, sent.y
     return torch.from_numpy(sent[:, :-1]), torch.from_numpy(sent[:, 1:])
@@ -163,7 +151,6 @@ def xy(sent: Sent) -> tuple[torch.Tensor, torch.Tensor]:
 def test_ids_are_widened_without_a_sign_unless_they_stay_as_they_are_on_disk(
     dtype: str, device: str, *, widen: bool
 ) -> None:
-    """The largest id of each dtype stays what it is; y is one token ahead of x; widened ones are contiguous."""
     top = np.iinfo(dtype).max
     rows = np.array([[0, 1, top, top - 1], [top // 2, top // 2 + 1, 7, top]], dtype)
     staging = open_staging(2, 4, rows.dtype, torch.device(device), widen=widen)
@@ -179,7 +166,6 @@ def test_ids_are_widened_without_a_sign_unless_they_stay_as_they_are_on_disk(
 
 @given(st.integers(1, 9), st.integers(1, 3))
 def test_batches_that_are_sent_together_are_apart(batches: int, rows: int) -> None:
-    """What is done to one in place is nothing to the others, nor to autograd's eyes."""
     stretch = np.arange(batches * rows * 5, dtype="<u2").reshape(batches, rows, 5)
     sent = list(open_staging(rows, 5, stretch.dtype, torch.device("cpu")).send(stretch))
     first, *others = [tensor for batch in sent for tensor in xy(batch)]
@@ -193,7 +179,6 @@ def test_batches_that_are_sent_together_are_apart(batches: int, rows: int) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("widen", [False, True])
 def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *, widen: bool) -> None:
-    """Many more batches than buffers."""
     staging = (
         open_late(3, 5) if device == "late" else open_staging(3, 5, np.dtype("<u2"), torch.device(device), widen=widen)
     )
@@ -217,7 +202,6 @@ def test_batches_may_be_smaller_than_buffers(device: str) -> None:
 
 @given(st.lists(st.sampled_from(["send", "deliver"]), max_size=60))
 def test_whatever_comes_when_batches_are_what_was_sent(calls: list[str]) -> None:
-    """On a device that copies as late as it may, however far delivery is behind sending; some are never delivered."""
     staging = open_late(2, 3)
     sent: list[tuple[Sent, int]] = []
     for number, call in enumerate(calls):
@@ -230,7 +214,6 @@ def test_whatever_comes_when_batches_are_what_was_sent(calls: list[str]) -> None
 
 
 def test_the_host_waits_only_for_the_buffer_that_it_fills() -> None:
-    """With two buffers, not for the copy that was begun last."""
     lane = LateLane()
     staging = open_late(2, 3, lane)
     for number, waits in enumerate([0, 0, 1, 2]):
@@ -277,7 +260,6 @@ def test_handing_over_does_not_stop_the_host() -> None:
 
 @CUDA
 def test_copies_are_made_out_of_pinned_memory_on_a_stream_of_their_own() -> None:
-    """As the device's own record of its work says."""
     device = torch.device("cuda")
     staging = open_staging(64, 1025, np.dtype("<u2"), device)
     busy = torch.randn(512, 512, device=device)
@@ -313,29 +295,22 @@ Made = tuple[int, str]
 
 
 def made(copy: list[int]) -> Iterator[Made]:
-    """Make batches of a copy, each with the thread that made it."""
     for number in copy:
         yield number, threading.current_thread().name
 
 
 def always() -> float:
-    """Say that steps are long: a second."""
     return 1.0
 
 
 def batches_of(copies: Iterator[list[int]], step_seconds: Callable[[], float] = always) -> Iterator[Made]:
-    """Yield the batches of copies that all are there."""
     for batch in CopyThread[list[int], Made]().batches(made, copies, step_seconds=step_seconds):
         assert batch is not None
         yield batch
 
 
-@given(
-    copies=st.lists(st.lists(st.integers(), max_size=3), max_size=6),
-    answers=st.lists(st.booleans(), min_size=6),
-)
+@given(copies=st.lists(st.lists(st.integers(), max_size=3), max_size=6), answers=st.lists(st.booleans(), min_size=6))
 def test_the_batches_are_the_same_wherever_they_are_made(copies: list[list[int]], answers: list[bool]) -> None:
-    """Whatever the loop's steps are, and however often that changes."""
     long = iter(answers + [False] * len(copies))
     found = list(batches_of(iter(copies), lambda: float(next(long))))
     assert [number for number, _ in found] == [number for copy in copies for number in copy]
@@ -350,7 +325,6 @@ def test_long_steps_have_the_next_copy_made_beside_them() -> None:
 
 
 def test_what_was_made_before_an_error_comes_before_it() -> None:
-    """Also where the thread made it all at once."""
 
     def fails(copy: list[int]) -> Iterator[Made]:
         for number in copy:
@@ -366,7 +340,6 @@ def test_what_was_made_before_an_error_comes_before_it() -> None:
 
 
 def test_what_comes_next_is_looked_for_beside_long_steps() -> None:
-    """All that copies need is done by the thread, not copying alone."""
     here, names = threading.current_thread().name, []
 
     def copies() -> Iterator[list[int]]:
@@ -433,7 +406,6 @@ def test_a_loop_that_was_left_is_waited_for() -> None:
 
 
 def test_what_a_copy_raises_is_raised_in_the_loop() -> None:
-    """Behind the batches before it."""
 
     def copies() -> Iterator[list[int]]:
         yield [1]

@@ -48,19 +48,16 @@ def public() -> Iterator[Store]:
 
 
 def read_all(store: Store) -> None:
-    """Read every sample, and its documents."""
     for batch in open_batches(store, check=True):
         batch.documents()
 
 
 def read_by_index(store: Store) -> None:
-    """Read every sample by its number."""
     samples = EraDataset(store.path, STREAM, sequence_length=4)
     samples.__getitems__(range(len(samples)))
 
 
 def read_windows(store: Store) -> None:
-    """Read a window of each block."""
     windows = Windows(store.path, STREAM, 4)
     for partition in windows.partitions:
         indices = windows.indices(partition)
@@ -72,7 +69,6 @@ def read_windows(store: Store) -> None:
     "name", ["stream.json", ".", "0", "0/000000000000.bin", "0/000000000000.json", "0/000000000020.commits"]
 )
 def test_a_file_that_may_not_be_read_is_named(public: Store, read: Callable[[Store], None], name: str) -> None:
-    """By every reader of it, as an error of the disk, with what to do."""
     forbidden = public.path / STREAM / name
     forbidden.chmod(0)
     named = re.escape(str(forbidden.resolve()))
@@ -88,13 +84,11 @@ def test_a_file_that_may_not_be_read_is_named(public: Store, read: Callable[[Sto
 
 @pytest.mark.parametrize("name", ["eras.jsonl", "eras.index", "0/000000000000.docs", "0/000000000000.index"])
 def test_a_file_that_batches_alone_need_is_named(public: Store, name: str) -> None:
-    """As above."""
     test_a_file_that_may_not_be_read_is_named(public, read_all, name)
 
 
 @pytest.mark.parametrize("eras", [0, 2])
 def test_a_store_that_is_deleted_while_it_is_waited_for_is_named(tmp_path: Path, eras: int) -> None:
-    """Instead of waiting for ever, before the first era as between two."""
     store = era_store(tmp_path, OPEN_ERAS[:eras]) if eras else make_store(tmp_path, INFO)
     looks = 0
 
@@ -111,7 +105,6 @@ def test_a_store_that_is_deleted_while_it_is_waited_for_is_named(tmp_path: Path,
 
 
 def later(reader: Any) -> list[Callable[[], object]]:
-    """Return what asks the files of an open reader again."""
     if isinstance(reader, Batches):
         batch = next(iter(reader))
         return [batch.documents, batch.sources, reader.behind]
@@ -122,7 +115,6 @@ def later(reader: Any) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", [Batches, EraDataset, Windows])
 def test_every_reader_names_a_store_that_is_gone(tmp_path: Path, kind: type[Any]) -> None:
-    """Whatever it is asked; once the store is back, all is as before."""
     store = era_store(tmp_path / "store")
     options: dict[str, Any] = {"length": 4} if kind is Windows else {"sequence_length": 4}
     options |= {"batch_size": 2} if kind is Batches else {}

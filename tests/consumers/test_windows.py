@@ -19,7 +19,6 @@ from tokenmill.store import Store
 def test_a_window_is_a_stretch_of_the_partition(
     store: Store, length: int, part: tuple[int, int], data: st.DataObject
 ) -> None:
-    """Across blocks and segments; y is one token ahead of x."""
     partition, tokens = part
     windows = Windows(store.path, STREAM, length)
     assert windows.partitions == [0, 1, 2]
@@ -34,7 +33,6 @@ def test_a_window_is_a_stretch_of_the_partition(
 
 
 def test_windows_that_are_not_there_are_refused(store: Store) -> None:
-    """With those that are."""
     windows = Windows(store.path, STREAM, 7)
     for wrong in (-1, 13, 100):
         with pytest.raises(InputError, match="tokens 0 to 12"):
@@ -46,7 +44,6 @@ def test_windows_that_are_not_there_are_refused(store: Store) -> None:
 
 
 def test_windows_see_a_store_grow_and_retire(tmp_path: Path) -> None:
-    """Indices keep their meaning."""
     store = era_store(tmp_path)
     windows = Windows(store.path, STREAM, 5)
     before = windows[0, 60]
@@ -58,7 +55,6 @@ def test_windows_see_a_store_grow_and_retire(tmp_path: Path) -> None:
 
 
 def test_windows_have_numbers(store: Store) -> None:
-    """By partition and token, from both ends, several at once, in a loop, and in another process."""
     windows = Windows(store.path, STREAM, 9)
     places = [(partition, token) for partition in windows.partitions for token in windows.indices(partition)]
     assert len(windows) == len(places) == 115 + 65 + 20 - 27

@@ -29,7 +29,6 @@ for ask in ("from tokenmill.consumers import Batches", "from tokenmill.consumers
 
 
 def test_readers_work_and_batches_say_what_to_install(tmp_path: Path) -> None:
-    """In a new interpreter that cannot import torch."""
     store = era_store(tmp_path)
     command = [sys.executable, "-c", WITHOUT, str(store.path), STREAM]
     done = subprocess.run(command, check=True, capture_output=True, text=True)

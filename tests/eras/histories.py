@@ -18,7 +18,6 @@ def chain_hash(partition: int, blocks: int, branch: bytes = b"") -> bytes:
 
 
 def extents(blocks: Sequence[int], branch: bytes = b"") -> dict[int, Extent]:
-    """Return how far partitions 0, 1, ... reach."""
     return {partition: Extent(n, chain_hash(partition, n, branch)) for partition, n in enumerate(blocks)}
 
 
@@ -33,7 +32,6 @@ def next_era(
 
 
 def log_of(eras: Sequence[Era]) -> EraLog:
-    """Return the log after exactly these eras."""
     log = EraLog(FINGERPRINT)
     for era in eras:
         assert log.add(era.pack()) == era
@@ -41,7 +39,6 @@ def log_of(eras: Sequence[Era]) -> EraLog:
 
 
 def records(values: Sequence[bytes], start: int = 0) -> list[LogRecord]:
-    """Return era records with these values at consecutive offsets."""
     return [LogRecord(offset, ERA_KEY, value) for offset, value in enumerate(values, start)]
 
 

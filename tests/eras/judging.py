@@ -32,7 +32,6 @@ def chain_of(values: Iterable[bytes | None], fingerprint: bytes) -> list[bytes]:
 
 
 def read_era(value: bytes | None) -> dict[str, Any] | None:
-    """Return what a record says; None where it is no era."""
     try:
         era = json.loads(value or b"")
     except (ValueError, RecursionError):
@@ -41,10 +40,8 @@ def read_era(value: bytes | None) -> dict[str, Any] | None:
 
 
 def read_ended(value: bytes) -> bool:
-    """Return whether an era is the end marker."""
     return bool(json.loads(value)["end"])
 
 
 def stops_of(chain: list[bytes]) -> list[int]:
-    """Return up to which block of each partition the eras go."""
     return [stop for _, stop, _, _ in json.loads(chain[-1])["ranges"]] if chain else []

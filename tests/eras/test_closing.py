@@ -8,7 +8,6 @@ from tokenmill.eras import Era, close_era
 
 
 def test_era_is_closed_when_it_is_full_or_overdue() -> None:
-    """Counted over all partitions together; without new blocks never."""
     log = log_of([next_era([], [1, 1])])
     for blocks, era_blocks, overdue, closed in [
         ([1, 1], 1, True, False),
@@ -38,7 +37,6 @@ def test_what_is_closed_continues_the_log(eras: list[Era], blocks: list[int]) ->
 
 
 def test_end_comes_after_the_last_blocks() -> None:
-    """First an era of what is left, then the marker, then nothing."""
     log = log_of([])
     last = close_era(log, extents([3]), now=0, era_blocks=100, overdue=False, end=True)
     assert last is not None

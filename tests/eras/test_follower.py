@@ -11,7 +11,6 @@ from tokenmill.errors import DifferenceError
 
 @given(chains(), st.data())
 def test_looks_bring_every_era_once(eras: list[Era], data: st.DataObject) -> None:
-    """However the log grows between them, and whatever else stands there; also for who goes on in the middle."""
     log = [LogRecord(2 * record.offset, record.key, record.value) for record in records([era.pack() for era in eras])]
     log += [LogRecord(2 * number + 1, b"skip", b"{}") for number in range(len(eras))]
     log.sort()
@@ -36,7 +35,6 @@ def test_lost_era_does_not_stop_a_reader_that_has_not_seen_it() -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_rewritten_log_is_noticed_and_read_from_its_start(before: int) -> None:
-    """The head is gone from its offset, but stands elsewhere: the chain is the same."""
     first = next_era([], [1])
     second = next_era([first], [2])
     third = next_era([first, second], [3])

@@ -11,7 +11,6 @@ from tokenmill.eras import Era, EraLog, close_era
 
 @given(chains(), st.data())
 def test_records_that_continue_nothing_change_nothing(eras: list[Era], data: st.DataObject) -> None:
-    """Junk, repeated eras, and eras of writers that stopped long ago, anywhere between."""
     stale = [next_era(eras[:n], [50 + n] * 3, branch=b"z").pack() for n in range(len(eras)) if not eras[n].end]
     log = EraLog(FINGERPRINT)
     for number, era in enumerate(eras):
@@ -25,7 +24,6 @@ def test_records_that_continue_nothing_change_nothing(eras: list[Era], data: st.
 
 @given(chains(), chains(), st.data())
 def test_all_readers_agree_on_the_first_of_two_writers(one: list[Era], other: list[Era], data: st.DataObject) -> None:
-    """Whatever the interleaving: what counts is one chain, decided by the log alone."""
     values = data.draw(st.permutations([era.pack() for era in [*one, *other]]))
     log, another = EraLog(FINGERPRINT), EraLog(FINGERPRINT)
     taken = [era for era in map(log.add, values) if era]
@@ -35,7 +33,6 @@ def test_all_readers_agree_on_the_first_of_two_writers(one: list[Era], other: li
 
 
 def test_ranges_continue_each_partition_where_it_was_left() -> None:
-    """Block and chain hash; a partition that was not met before begins at block 0."""
     first = next_era([], [2, 5])
     log = log_of([first])
     second = next_era([first], [4, 5, 7])
@@ -53,7 +50,6 @@ def test_ranges_continue_each_partition_where_it_was_left() -> None:
 
 
 def test_nothing_follows_the_end() -> None:
-    """It is final, also for writers that have not seen it."""
     first = next_era([], [1])
     end = next_era([first], [1], end=True)
     assert end.end
@@ -66,5 +62,4 @@ def test_nothing_follows_the_end() -> None:
 
 
 def test_era_of_another_stream_is_ignored() -> None:
-    """Its chain begins elsewhere."""
     assert EraLog(b"g" * 32).add(next_era([], [1]).pack()) is None

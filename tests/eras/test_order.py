@@ -17,7 +17,6 @@ counts = st.integers(0, 2**64 - 1)
 
 @given(st.integers(0, 3000), seeds, counts, counts)
 def test_every_item_comes_once(size: int, seed: int, passed: int, era: int) -> None:
-    """Of any number of items, whatever the keys."""
     order = Permutation(size, seed=seed, passed=passed, era=era)
     assert len(order) == size
     assert sorted(order(np.arange(size)).tolist()) == list(range(size))
@@ -25,7 +24,6 @@ def test_every_item_comes_once(size: int, seed: int, passed: int, era: int) -> N
 
 @given(st.integers(1, 2**40), seeds, st.data())
 def test_positions_can_be_asked_for_one_by_one(size: int, seed: int, data: st.DataObject) -> None:
-    """In any shape, with the same answer: nothing is stored."""
     order = Permutation(size, seed=seed, passed=0, era=0)
     positions = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=12)), np.int64)
     items = order(positions)
@@ -37,14 +35,12 @@ def test_positions_can_be_asked_for_one_by_one(size: int, seed: int, data: st.Da
 
 @pytest.mark.parametrize("size", [1, 60, 3000, 8192, 40_000, 65_536, 70_000])
 def test_all_positions_at_once_give_what_few_do(size: int) -> None:
-    """By tables of bytes, by wider tables, or by computing each: whichever is cheapest."""
     order = Permutation(size, seed=5, passed=1, era=2)
     parts = np.array_split(np.arange(size), 64)
     assert order(np.arange(size)).tolist() == np.concatenate([order(part) for part in parts]).tolist()
 
 
 def test_seed_pass_and_era_give_orders_of_their_own() -> None:
-    """None of them shares what another one has."""
     orders = {
         tuple(Permutation(100, seed=seed, passed=passed, era=era)(np.arange(100)).tolist())
         for seed in (0, 1, -1)
@@ -69,7 +65,6 @@ def test_small_orders_are_equally_likely(size: int) -> None:
 
 
 def test_neighbours_do_not_stay_together() -> None:
-    """Of 8,192 blocks, those that follow each other before do so afterwards as seldom as by chance."""
     order = Permutation(8192, seed=1, passed=0, era=0)(np.arange(8192))
     assert np.count_nonzero(np.abs(np.diff(order)) == 1) < 12
     assert abs(np.corrcoef(order, np.arange(8192))[0, 1]) < 0.05
@@ -102,7 +97,6 @@ def test_small_orders_are_not_walked_through_as_arrays(monkeypatch: pytest.Monke
 
 @given(st.integers(1, 5000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9))
 def test_the_inverse_leads_back(size: int, seed: int, passed: int) -> None:
-    """From every item to its position."""
     permutation = Permutation(size, seed=seed, passed=passed, era=3)
     positions = np.arange(size)
     assert permutation.inverse(permutation(positions)).tolist() == positions.tolist()

@@ -13,7 +13,6 @@ from tokenmill.recipe import canonical_json
 
 @given(chains())
 def test_era_comes_back_as_it_was(eras: list[Era]) -> None:
-    """Whatever is in it."""
     for era in eras:
         assert Era.unpack(era.pack()) == era
         assert len(era.hash) == 16
@@ -39,7 +38,6 @@ def test_spelling_is_that_of_the_page() -> None:
     st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps(v).encode())
 )
 def test_no_bytes_surprise_a_reader(value: bytes) -> None:
-    """What is no era is a ValueError, whatever it is."""
     with pytest.raises(ValueError, match=r"."):
         Era.unpack(value)
 
@@ -64,7 +62,6 @@ def test_no_bytes_surprise_a_reader(value: bytes) -> None:
     ids=str,
 )
 def test_records_that_no_writer_writes_are_refused(changed: dict[str, object]) -> None:
-    """Each is an era but for one thing."""
     good = json.loads(next_era([], [2, 3]).pack())
     ways = {
         "backwards": [[2, 0, *good["ranges"][0][2:]], good["ranges"][1]],
@@ -84,5 +81,4 @@ def test_other_spelling_is_refused() -> None:
 
 
 def test_streams_have_first_hashes_of_their_own() -> None:
-    """An era of one stream continues no other's."""
     assert first_hash(b"a" * 32) != first_hash(b"b" * 32)

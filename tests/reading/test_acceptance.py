@@ -61,7 +61,6 @@ def _assert_prefix(taken: list[Blocks], history: History, end: int, first: int =
 
 @given(logs() | st.lists(spans, max_size=12))
 def test_what_is_accepted_is_a_prefix_of_the_chain(log: list[tuple[int, int]]) -> None:
-    """Two writers in any interleaving, any sizes, carries and holes: every verdict is as the numbers say."""
     acceptor = TRUE.acceptor()
     wanted = 0
     taken: list[Blocks] = []
@@ -85,7 +84,6 @@ def test_what_is_accepted_is_a_prefix_of_the_chain(log: list[tuple[int, int]]) -
 def test_looking_again_heals_every_gap_that_the_log_can_heal(
     log: list[tuple[int, int]], later: list[tuple[int, int]]
 ) -> None:
-    """After reading from the start until nothing moves, a reader has all blocks up to the first that nobody holds."""
     acceptor = TRUE.acceptor()
     taken: list[Blocks] = []
     for part in (log, log + later):
@@ -101,7 +99,6 @@ def test_looking_again_heals_every_gap_that_the_log_can_heal(
 
 @given(st.integers(0, LENGTH), logs())
 def test_a_reader_that_was_restarted_goes_on_where_its_store_ends(block: int, log: list[tuple[int, int]]) -> None:
-    """It takes no block again, and drops what is below."""
     acceptor = TRUE.acceptor(block)
     taken: list[Blocks] = []
     for span in log:
@@ -200,7 +197,6 @@ def test_what_the_reader_forgot_is_recalled_from_its_own_bytes(*, span: tuple[in
 
 
 def test_a_message_of_another_stream_is_refused() -> None:
-    """By its fingerprint, whatever else it holds, above the wanted block too."""
     for first in (0, 5):
         foreign = replace(TRUE.message(first, first + 1), fingerprint=b"x" * 16)
         with pytest.raises(FingerprintError, match=(b"x" * 16).hex()):
@@ -208,7 +204,6 @@ def test_a_message_of_another_stream_is_refused() -> None:
 
 
 def test_a_message_of_another_partition_is_a_difference() -> None:
-    """The hash before block 0 is another one."""
     with pytest.raises(DifferenceError):
         Acceptor(FINGERPRINT, PARTITION + 1, BLOCK_BYTES).offer(TRUE.message(0, 1))
 
@@ -227,7 +222,6 @@ def test_a_message_of_another_partition_is_a_difference() -> None:
     ],
 )
 def test_a_message_that_contradicts_itself_is_damaged(change: Callable[[Message], Message]) -> None:
-    """Blocks of another size, or content that does not hash to what the header says; the reader stays where it is."""
     acceptor = _after(TRUE, 2)
     for span in ((0, 2), (1, 4), (2, 4)):
         with pytest.raises(DamagedError):
@@ -236,12 +230,10 @@ def test_a_message_that_contradicts_itself_is_damaged(change: Callable[[Message]
 
 
 def test_a_carry_whose_hashes_differ_is_damaged() -> None:
-    """It holds no block, so nothing lies between before and after."""
     with pytest.raises(DamagedError):
         TRUE.acceptor().offer(replace(TRUE.message(0, 0), after=bytes(16)))
 
 
 def test_a_reader_of_other_blocks_refuses_the_message() -> None:
-    """The size of a block is the stream's."""
     with pytest.raises(DamagedError, match="1 blocks of 8 bytes"):
         Acceptor(FINGERPRINT, PARTITION, 2 * BLOCK_BYTES).offer(TRUE.message(0, 1))

@@ -70,7 +70,6 @@ def tails(draw: st.DrawFn) -> tuple[Source, list[Record], list[Message], bool]:
 def test_every_run_ends_in_a_true_state_of_the_chain(
     tail: tuple[Source, list[Record], list[Message], bool], sizes: list[int]
 ) -> None:
-    """Whoever continues from it with the rest of the source writes what the reference has there."""
     source, records, log, whole = tail
     recipe = source.recipes[0]
     blocks = source.blocks(recipe, records)
@@ -132,7 +131,6 @@ def test_a_carry_is_further_than_the_block_before_it() -> None:
 
 
 def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far the later run has gone on, it still knows where it began."""
     other = make_history(LENGTH, other_from=1)
     for memory in (2, 3, 4096):
         monkeypatch.setattr(reading, "MEMORY", memory)
@@ -144,7 +142,6 @@ def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.Mon
 
 
 def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
-    """They begin in one history and part later: whichever of them has come further."""
     other = make_history(LENGTH, other_from=5)
     for end in (6, 7, 8):
         messages = [TRUE.message(0, 3), other.message(4, 7), TRUE.message(3, end)]
@@ -154,7 +151,6 @@ def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
 
 
 def test_block_0_must_begin_the_chain_of_this_partition() -> None:
-    """Where the whole partition is read: what another partition begins with begins nothing here."""
     message = TRUE.message(0, 1)
     before = genesis_hash(FINGERPRINT, PARTITION + 1)
     (after,) = roll(before, message.tokens, message.entries)
@@ -163,7 +159,6 @@ def test_block_0_must_begin_the_chain_of_this_partition() -> None:
 
 
 def test_tails_of_other_streams_and_other_histories_are_refused() -> None:
-    """What a reader does not accept, no worker continues."""
     other = make_history(LENGTH, other_from=2)
     for whole in (True, False):
         with pytest.raises(DifferenceError):

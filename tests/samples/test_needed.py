@@ -20,7 +20,6 @@ PARTITIONS = len(ERAS[-1].ranges)
 
 
 def state(store: Path, samples: int, **options: Any) -> Position:
-    """Return the position of a run that took so many samples, one in each step, of 4 tokens."""
     sequence = {
         "stream": STREAM, "fingerprint": INFO.fingerprint.hex(), "sequence_length": 4, "seed": 1, "shuffle": True,
         "eras": [0, None], "passes": 1,
@@ -29,25 +28,21 @@ def state(store: Path, samples: int, **options: Any) -> Position:
 
 
 def firsts(era: int) -> list[int]:
-    """Return the first blocks of an era."""
     return [part.first for part in ERAS[era].ranges]
 
 
 def before(era: int) -> int:
-    """Return how many samples come before an era."""
     return sum(ERAS[number].blocks for number in range(era)) * VIEWS
 
 
 @pytest.mark.parametrize("era", range(len(STOPS)))
 def test_everything_from_the_era_of_the_next_sample_on_is_needed(tmp_path: Path, era: int) -> None:
-    """Its first sample, and its last one, need all of it; the exact end of the era before needs none of that."""
     store = era_store(tmp_path, ERAS).path
     for samples in (before(era), before(era + 1) - 1):
         assert first_needed(store, INFO, [state(store, samples)]) == firsts(era)
 
 
 def test_what_comes_later_is_needed_where_nothing_is_left(tmp_path: Path) -> None:
-    """A state ahead of the store's eras, at the end marker, or at the end of the eras that it names."""
     store = era_store(tmp_path / "open", OPEN_ERAS).path
     ends = [part.stop for part in OPEN_ERAS[-1].ranges]
     for samples in (BLOCKS * VIEWS, BLOCKS * VIEWS + 100):
@@ -59,7 +54,6 @@ def test_what_comes_later_is_needed_where_nothing_is_left(tmp_path: Path) -> Non
 
 
 def test_passes_that_are_left_need_the_first_era(tmp_path: Path) -> None:
-    """The last one needs no more than its own next sample's."""
     store = era_store(tmp_path, ERAS).path
     one = BLOCKS * VIEWS
     for samples, era in ((before(3), 0), (one, 0), (one + before(3), 0), (2 * one, 0), (2 * one + before(3), 3)):
@@ -78,7 +72,6 @@ def test_the_least_that_any_state_needs_counts(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_over_what_is_left(tmp_path: Path) -> None:
-    """At every step: what is not needed is retired, and the samples are those that they would have been."""
     steps = BLOCKS * VIEWS // 2
     for made in range(0, steps, 9):
         store = era_store(tmp_path / str(made), ERAS)
@@ -94,13 +87,11 @@ def test_a_run_goes_on_over_what_is_left(tmp_path: Path) -> None:
 
 
 def read(file: Path, content: str | Mapping[str, Any]) -> Position:
-    """Read a file with this content."""
     file.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_state(file)
 
 
 def test_only_states_of_the_stream_are_taken(tmp_path: Path) -> None:
-    """What is none says which file it is, and another stream's names both."""
     store = era_store(tmp_path / "store", ERAS).path
     file = tmp_path / "state.json"
     good = state(store, 3).to_dict()

@@ -20,7 +20,6 @@ steps = st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 5), min_size=
 
 @st.composite
 def orders(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], EraOrder]:
-    """Return all samples of an era, by partition, number and view, and their order."""
     stops, reached = [], {0: 0, 1: 0, 2: 0}
     for step in draw(steps):
         reached = {partition: blocks + step.get(partition, 0) for partition, blocks in reached.items()}
@@ -38,13 +37,11 @@ def orders(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], EraOrder]:
 
 
 def samples_at(order: EraOrder, positions: Numbers) -> Samples:
-    """Return the samples at these positions."""
     return order.samples_of(order.items(positions))
 
 
 @given(orders())
 def test_every_sample_of_an_era_has_one_place(found: tuple[list[tuple[int, int, int]], EraOrder]) -> None:
-    """Every view of every block of every partition."""
     samples, order = found
     assert order.samples == len(samples)
     placed = list(zip(*(column.tolist() for column in samples_at(order, np.arange(order.samples))), strict=True))
@@ -54,14 +51,12 @@ def test_every_sample_of_an_era_has_one_place(found: tuple[list[tuple[int, int, 
 
 
 def test_without_shuffling_samples_come_as_they_lie() -> None:
-    """By partition, then number, then view."""
     order = EraOrder(make_eras(INFO, CHAINS, [{0: 2, 2: 1}])[0], views=2, shuffle=False, seed=0, passed=0)
     placed = list(zip(*(column.tolist() for column in samples_at(order, np.arange(6))), strict=True))
     assert placed == [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1), (2, 0, 0), (2, 0, 1)]
 
 
 def test_large_eras_are_asked_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same answers as those whose order is kept."""
     era = make_eras(INFO, CHAINS, [{0: 20, 1: 13}])[0]
     kept = samples_at(EraOrder(era, views=1, shuffle=True, seed=3, passed=1), np.arange(33))
     monkeypatch.setattr("tokenmill.samples.sequence._STORED", 32)
@@ -72,7 +67,6 @@ def test_large_eras_are_asked_part_by_part(monkeypatch: pytest.MonkeyPatch) -> N
 
 @given(st.integers(0, 1000), st.integers(1, 5), st.integers(1, 8), st.sampled_from([1, 2, 3, 4, 8]))
 def test_ranks_share_every_step_without_overlap(first: int, count: int, batch_size: int, world_size: int) -> None:
-    """Side by side, their slices are the samples in order, whatever the sizes."""
     ranks = [Ranks(batch_size, rank, world_size).samples(first, count).reshape(count, -1) for rank in range(world_size)]
     whole = batch_size * world_size
     assert np.concatenate(ranks, axis=1).reshape(-1).tolist() == list(range(first, first + count * whole))
@@ -80,13 +74,11 @@ def test_ranks_share_every_step_without_overlap(first: int, count: int, batch_si
 
 @pytest.mark.parametrize(("batch_size", "rank", "world_size"), [(0, 0, 1), (1, 1, 1), (1, -1, 2), (1, 0, 0)])
 def test_ranks_that_cannot_be_are_refused(batch_size: int, rank: int, world_size: int) -> None:
-    """With what would do."""
     with pytest.raises(InputError, match="rank from 0 to below world_size"):
         Ranks(batch_size, rank, world_size)
 
 
 def test_a_sequence_length_divides_the_blocks() -> None:
-    """Else those that do are named."""
     info = make_info(block_tokens=1025)
     assert [count_views(info, length) for length in (1024, 512, 1)] == [1, 2, 1024]
     for wrong in (0, -1, 1025, 1000):
@@ -101,7 +93,6 @@ runs = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), min_size=1, max
 
 
 def after(made: list[tuple[int, int]]) -> Position:
-    """Return where these runs ended, each through a state in JSON."""
     position = Position.beginning(SEQUENCE, made[0][0])
     for size, count in made:
         position = Position.from_dict(json.loads(json.dumps(position.to_dict())), SEQUENCE)
@@ -111,7 +102,6 @@ def after(made: list[tuple[int, int]]) -> Position:
 
 @given(runs)
 def test_a_position_counts_samples_and_steps(made: list[tuple[int, int]]) -> None:
-    """Through any number of runs with batches of any size; which samples each step took is told."""
     position = after(made)
     taken = [range(0)]
     for size, count in made:
@@ -147,7 +137,6 @@ def test_a_state_is_small_and_of_json(made: list[tuple[int, int]]) -> None:
     ],
 )
 def test_a_state_of_another_sequence_is_refused(changed: dict[str, object]) -> None:
-    """Naming what differs."""
     other = replace(SEQUENCE, **changed)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"another sequence of samples: .*{next(iter(changed))}"):
         Position.from_dict(Position.beginning(other, 2).to_dict(), SEQUENCE)
@@ -155,13 +144,11 @@ def test_a_state_of_another_sequence_is_refused(changed: dict[str, object]) -> N
 
 @given(runs)
 def test_a_state_says_which_sequence_it_is_of(made: list[tuple[int, int]]) -> None:
-    """So that it can be read by those who do not train."""
     position = after(made)
     assert Position.read(json.loads(json.dumps(position.to_dict()))) == position
 
 
 def test_a_position_knows_where_the_run_stood_before_any_step() -> None:
-    """One that was made in steps of any size, or one that comes."""
     early = Position.beginning(SEQUENCE, 32).after(625)
     late = early.with_batches_of(16).after(10)
     assert late.before(635) == late
@@ -173,7 +160,6 @@ def test_a_position_knows_where_the_run_stood_before_any_step() -> None:
 
 @pytest.mark.parametrize("changed", [{"passes": 2}, {"eras": (0, 5)}])
 def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> None:
-    """More passes, or other last eras in a single one: what was delivered stays what it was."""
     other = replace(SEQUENCE, **changed)  # type: ignore[arg-type]
     state = Position.beginning(other, 2).after(3).to_dict()
     assert Position.from_dict(state, SEQUENCE).sample == 6
@@ -204,7 +190,6 @@ def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> 
     ],
 )
 def test_what_is_no_state_is_refused(changed: dict[str, object]) -> None:
-    """Each with what to give; so is a state without one of its keys."""
     state = Position.beginning(SEQUENCE, 2).after(2).to_dict()
     with pytest.raises(InputError, match=r"state_dict\(\)|version"):
         Position.from_dict(state | changed, SEQUENCE)

@@ -34,8 +34,6 @@ Token = tuple[int, int]
 
 @dataclass(frozen=True)
 class Scene:
-    """A store of documents that span blocks, its eras, and where each token came from."""
-
     store: Store
     eras: list[Era]
     tokens: dict[int, list[Token]]
@@ -47,7 +45,6 @@ class Scene:
         return Position.beginning(sequence, 2).after(3).with_batches_of(5).after(2)
 
     def tokens_of(self, partition: int, block: int, view: int, length: int) -> list[Token]:
-        """Return the tokens of a sample."""
         first = block * INFO.block_tokens + view * length
         return self.tokens[partition][first : first + length + 1]
 
@@ -89,12 +86,10 @@ def make_scene(path: Path, seed: int, *, end: bool) -> Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    """Make one for the tests that change nothing."""
     return make_scene(tmp_path_factory.mktemp("traced"), 1, end=True)
 
 
 def brute_force(tracer: Tracer, samples: int) -> dict[tuple[int, int, int], list[int]]:
-    """Return which samples each view (partition, block, view) is, by looking at all."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for number in range(samples):
         traced = tracer.sample(number)
@@ -108,7 +103,6 @@ def brute_force(tracer: Tracer, samples: int) -> dict[tuple[int, int, int], list
 @given(st.integers(0, 99), st.sampled_from([2, 4, 8]), st.integers(1, 2), st.sampled_from(["open", "ended", "named"]))
 @pytest.mark.slow
 def test_every_record_is_where_a_search_of_all_samples_finds_it(seed: int, length: int, passes: int, kind: str) -> None:
-    """Its views, samples, steps and rows: with documents in several blocks, passes, named eras, and none too many."""
     with TemporaryDirectory() as directory:
         scene = make_scene(Path(directory), seed, end=kind == "ended")
         eras = (1, 3) if kind == "named" else (0, None)
@@ -145,7 +139,6 @@ def test_every_record_is_where_a_search_of_all_samples_finds_it(seed: int, lengt
 
 
 def step_and_row(position: Position, sample: int) -> tuple[int, int] | tuple[None, None]:
-    """Return a sample's step by looking at all steps."""
     for step in range(position.step):
         if sample in position.samples_of(step):
             return step, sample - position.samples_of(step).start
@@ -153,7 +146,6 @@ def step_and_row(position: Position, sample: int) -> tuple[int, int] | tuple[Non
 
 
 def test_a_step_is_what_the_batches_delivered(scene: Scene) -> None:
-    """Row by row on every rank, also after the batch size changed."""
     first = open_batches(scene.store, batch_size=1, rank=0, world_size=2)
     second = open_batches(scene.store, batch_size=1, rank=1, world_size=2)
     wanted = [one.sources() + other.sources() for one, other in zip(take(first, 3), take(second, 3), strict=True)]
@@ -172,12 +164,10 @@ def test_a_step_is_what_the_batches_delivered(scene: Scene) -> None:
 
 
 def take(batches: Batches, count: int) -> list[Batch]:
-    """Return the next batches."""
     return [batch for _, batch in zip(range(count), batches, strict=False)]
 
 
 def test_absence_is_told_apart(scene: Scene, tmp_path: Path) -> None:
-    """A record without tokens, one behind what is stored, one of blocks in no era or not in the run, a retired one."""
     tracer = Tracer(scene.store.path, scene.position(eras=(1, 2)))
     offsets = [offset for offset, position in scene.tokens[0] if position != PADDING]
     missing = next(n for n in range(offsets[0], offsets[-1]) if n not in offsets)
@@ -218,14 +208,12 @@ def test_documents_are_found_by_their_id(scene: Scene) -> None:
 
 
 def test_another_stream_is_refused(scene: Scene) -> None:
-    """By the fingerprint."""
     sequence = SequenceId(STREAM, "11" * 16, 4, 1, shuffle=True, eras=(0, None), passes=1)
     with pytest.raises(InputError, match="with the fingerprint 1111"):
         Tracer(scene.store.path, Position.beginning(sequence, 2))
 
 
 def test_little_is_read_for_a_record(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The logarithm of the blocks, not all of them."""
     tracer = Tracer(scene.store.path, scene.position())
     reader = tracer._samples.reader(0)
     read: list[int] = []

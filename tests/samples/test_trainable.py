@@ -24,7 +24,6 @@ from tokenmill.store import EraReader, Store
 
 
 def open_samples(store: Store, **options: Any) -> TrainableSamples:
-    """Open the samples of a store: all eras, in one pass, one view of each block, unless the options say otherwise."""
     values: dict[str, Any] = {
         "sequence_length": 4,
         "seed": 1,
@@ -38,7 +37,6 @@ def open_samples(store: Store, **options: Any) -> TrainableSamples:
 
 
 def test_the_whole_is_known_when_its_last_era_is(tmp_path: Path) -> None:
-    """The named one, or the end marker."""
     store = era_store(tmp_path, OPEN_ERAS[:3])
     assert open_samples(store).places.total() is None
     assert open_samples(store, eras=(0, 4)).places.total() is None
@@ -51,7 +49,6 @@ def test_the_whole_is_known_when_its_last_era_is(tmp_path: Path) -> None:
 
 
 def test_samples_can_be_found_anywhere(tmp_path: Path) -> None:
-    """In any order of asking, over eras and passes, as when asked for all at once."""
     store = era_store(tmp_path)
     whole = open_samples(store, passes=2)
     assert whole.ready(0, 1000) == 80
@@ -64,7 +61,6 @@ def test_samples_can_be_found_anywhere(tmp_path: Path) -> None:
 
 
 def test_an_era_is_trainable_when_its_blocks_are_there(tmp_path: Path) -> None:
-    """All of them, of all partitions; eras may come first."""
     store = make_store(tmp_path, INFO)
     samples = open_samples(store)
     assert (samples.ready(0, 99), samples.next_era(0)) == (0, 0)
@@ -77,7 +73,6 @@ def test_an_era_is_trainable_when_its_blocks_are_there(tmp_path: Path) -> None:
 
 
 def test_blocks_of_another_history_are_refused(tmp_path: Path) -> None:
-    """By the chain hash, whatever else fits."""
     store = make_store(tmp_path, INFO)
     fill(store, INFO, make_chain(INFO, 40, seed=9), [40])
     write_eras(store, ERAS)
@@ -86,7 +81,6 @@ def test_blocks_of_another_history_are_refused(tmp_path: Path) -> None:
 
 
 def test_retired_blocks_are_refused(tmp_path: Path) -> None:
-    """Later eras can be named."""
     eras = make_eras(INFO, CHAINS, [{0: 4}, {0: 12}])
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAINS[0], [12])
@@ -98,7 +92,6 @@ def test_retired_blocks_are_refused(tmp_path: Path) -> None:
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:
-    """Of what says which blocks are there."""
     store = era_store(tmp_path)
     (directory_of(store) / f"{4:012d}.index").write_bytes(b"")
     with pytest.raises(DamagedError):
@@ -114,7 +107,6 @@ NAMED = [(0, None), (0, 3), (1, 4), (2, 99), (4, 5)]
 
 
 def sequence_of(eras: tuple[int, int | None] = (0, None), passes: int = 1, length: int = 4) -> SequenceId:
-    """Return a sequence over the stream."""
     return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=eras, passes=passes)
 
 
@@ -124,19 +116,16 @@ def at(sample: int, sequence: SequenceId, pinned: Content | None = None) -> Posi
 
 
 def saved(position: Position) -> Position:
-    """Return what a state of the position says elsewhere."""
     return Position.from_dict(json.loads(json.dumps(position.to_dict())), position.sequence)
 
 
 def store_of(path: Path, eras: Sequence[Era]) -> Store:
-    """Make a store with eras, and without their blocks."""
     store = make_store(path, INFO)
     write_eras(store, eras)
     return store
 
 
 def open_content(store: Store, sequence: SequenceId) -> UsedContent:
-    """Open what pins a sequence in a store."""
     return UsedContent(store.path, INFO, sequence, 4 // sequence.sequence_length)
 
 
@@ -148,7 +137,6 @@ def remember(found: UsedContent, sample: int) -> None:
 
 
 def pinned_era(found: UsedContent, sample: int, sequence: SequenceId) -> int:
-    """Return the era that pins a sample; its hash is that of the store."""
     pinned = found.pin(at(sample, sequence)).content
     assert pinned is not None
     assert pinned.hash == ERAS[pinned.era].hash.hex()
@@ -178,7 +166,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], St
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return the store in which states are saved."""
     return store_of(tmp_path_factory.mktemp("home"), ERAS)
 
 
@@ -223,7 +210,6 @@ def test_a_state_is_taken_where_all_that_it_used_is_the_same(
 def test_what_pins_a_position_does_not_depend_on_what_was_read(
     home: Store, samples: list[int], passes: int, *, remembers: bool
 ) -> None:
-    """In any order of asking, whatever is remembered."""
     sequence = sequence_of(passes=passes)
     found = open_content(home, sequence)
     for sample in samples:
@@ -236,7 +222,6 @@ def test_what_pins_a_position_does_not_depend_on_what_was_read(
 
 
 def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are; and memory is bounded."""
     sequence = sequence_of(passes=2)
     found = open_content(home, sequence)
     for sample in range(2 * BLOCKS):
@@ -253,7 +238,6 @@ def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pyt
 
 
 def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a rewind: what was remembered of later eras is no hindrance."""
     found = open_content(home, sequence_of())
     for sample in (20, 35, 0, 5):
         remember(found, sample)
@@ -266,7 +250,6 @@ def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch:
 def test_what_came_since_it_was_opened_is_remembered(
     tmp_path: Path, home: Store, sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another reader of the store may see it first; a later pass knows the end marker then."""
     sequence = sequence_of(passes=2)
     store = store_of(tmp_path, ERAS[:MARKER])
     found = open_content(store, sequence)
@@ -280,7 +263,6 @@ def test_what_came_since_it_was_opened_is_remembered(
 
 
 def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was forgotten is found in the store."""
     monkeypatch.setattr(trainable, "_REMEMBERED", 2)
     found = open_content(home, sequence_of())
     for sample in range(BLOCKS):
@@ -291,7 +273,6 @@ def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_state_that_is_ahead_is_compared_as_soon_as_its_era_comes(tmp_path: Path, home: Store) -> None:
-    """Of the right content it is taken then, of other content refused; until then its own content stays in it."""
     position = saved(open_content(home, sequence_of()).pin(at(12, sequence_of())))
     for kept, agrees in ((0, False), (2, False), (3, True)):
         store = store_of(tmp_path / str(kept), other_eras(kept)[:2])
@@ -339,7 +320,6 @@ def test_later_passes_know_that_nothing_came_after_the_last_era(tmp_path: Path, 
 
 
 def test_a_position_beyond_the_store_is_pinned_by_what_is_known(tmp_path: Path) -> None:
-    """As after a skip: by the last era that is there, and by none where there is none."""
     found = open_content(store_of(tmp_path / "some", ERAS[:2]), sequence_of())
     assert found.pin(at(1000, sequence_of())).content == Content(1, ERAS[1].hash.hex())
     empty = open_content(make_store(tmp_path / "none", INFO), sequence_of())
@@ -347,7 +327,6 @@ def test_a_position_beyond_the_store_is_pinned_by_what_is_known(tmp_path: Path) 
 
 
 def test_growth_changes_nothing_that_was_used(tmp_path: Path) -> None:
-    """A position has the same pin before and after more came, also at the border of what was there."""
     store = make_store(tmp_path, INFO)
     found = open_content(store, sequence_of())
     pins: dict[int, Content | None] = {}
@@ -360,7 +339,6 @@ def test_growth_changes_nothing_that_was_used(tmp_path: Path) -> None:
 
 
 def test_old_states_are_taken_with_a_warning(home: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """They name no content; at the beginning there is none, and nothing to warn of."""
     old = {name: value for name, value in at(12, sequence_of()).to_dict().items() if name != "content"}
     position = Position.read(old)
     found = open_content(home, sequence_of())
@@ -380,7 +358,6 @@ def test_old_states_are_taken_with_a_warning(home: Store, caplog: pytest.LogCapt
     "wrong", [[], [1], [1, 2], ["1", "00" * 16], [True, "00" * 16], [-1, "00" * 16], [1, "00"], [1, "xy" * 16], 7, {}]
 )
 def test_content_that_cannot_be_is_refused(wrong: Any) -> None:
-    """As all that is in a state."""
     good = at(12, sequence_of(), Content(1, "0a" * 16)).to_dict()
     assert Position.read(good).content == Position.read({**good, "content": [1, "0A" * 16]}).content
     with pytest.raises(InputError, match="no state of Batches"):

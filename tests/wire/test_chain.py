@@ -11,7 +11,6 @@ blocks = st.lists(st.tuples(st.binary(min_size=SIZE, max_size=SIZE), st.binary(m
 
 
 def test_the_first_hash_is_of_fingerprint_and_partition() -> None:
-    """As the format says it, byte for byte."""
     expected = xxhash.xxh3_128(b"tokenmill chain 1" + bytes(range(16)) + b"\x03\0\0\0").digest()
     assert genesis_hash(bytes(range(16)), 3) == expected
     assert len(expected) == HASH_BYTES
@@ -25,7 +24,6 @@ def test_streams_and_partitions_begin_differently() -> None:
 
 @given(st.binary(min_size=16, max_size=16), blocks)
 def test_rolling_is_hashing_block_after_block(before: bytes, found: list[tuple[bytes, bytes]]) -> None:
-    """At once, one by one, or written by hand: the same hashes; from a memory view too."""
     tokens = b"".join(block for block, _ in found)
     hashes = roll(before, tokens, [entry for _, entry in found])
     assert hashes == roll(before, memoryview(tokens), [entry for _, entry in found])
@@ -38,7 +36,6 @@ def test_rolling_is_hashing_block_after_block(before: bytes, found: list[tuple[b
 def test_any_difference_in_a_block_shows_in_all_later_hashes(
     found: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
-    """In one token or in the document pieces; earlier hashes stay."""
     tokens, entries = b"".join(block for block, _ in found), [entry for _, entry in found]
     place = data.draw(st.integers(0, len(found) - 1))
     start = bytes(HASH_BYTES)

@@ -10,7 +10,6 @@ from tokenmill.wire.totals import Amount, Figures, StepFigures
 
 @given(figures, figures)
 def test_sums_forget_nothing_and_change_no_summand(one: Figures, other: Figures) -> None:
-    """Of each step, reason, length and language; in any order, except that the first's steps come first."""
     before = canonical_json(one.to_dict()), canonical_json(other.to_dict())
     total, swapped = one + other, other + one
     for name in {step.step for step in [*one.steps, *other.steps]}:
@@ -30,7 +29,6 @@ def test_sums_forget_nothing_and_change_no_summand(one: Figures, other: Figures)
 
 @given(figures)
 def test_figures_survive_their_bytes(found: Figures) -> None:
-    """Zeros are left out, so equal figures have equal bytes."""
     again = Figures.from_dict(found.to_dict())
     assert again.to_dict() == found.to_dict()
     assert bool(again) == bool(found)
@@ -50,7 +48,6 @@ def test_bytes_of_figures_are_canonical_json() -> None:
 
 
 def test_lengths_beyond_any_integer_are_refused() -> None:
-    """A list of counts is as long as a length has bits."""
     values = {"steps": [], "tokens": [0] * 65, "bytes": [], "languages": {}}
     with pytest.raises(ValueError, match="64 powers of two, not of 65"):
         Figures.from_dict(values)

@@ -50,21 +50,18 @@ def messages(draw: st.DrawFn) -> Message:
 
 @given(messages())
 def test_a_message_survives_the_wire(message: Message) -> None:
-    """Everything in it, from header and value; the tokens are the value, uncopied."""
     decoded = decode_message(encode_header(message), bytes(message.tokens))
     assert replace(decoded, tokens=bytes(decoded.tokens)) == message
     assert (decoded.count, decoded.end, decoded.is_carry) == (message.count, message.end, not message.entries)
 
 
 def test_a_carry_has_no_value() -> None:
-    """Null and empty are the same."""
     header = encode_header(make_history(3).message(2, 2))
     assert decode_message(header, None) == decode_message(header, b"")
 
 
 @given(messages(), st.data())
 def test_no_changed_byte_of_a_header_goes_unnoticed(message: Message, data: st.DataObject) -> None:
-    """Any byte, in any way; any end cut off; anything added."""
     header = encode_header(message)
     changed = bytearray(header)
     changed[data.draw(st.integers(0, len(header) - 1))] ^= data.draw(st.integers(1, 255))
@@ -78,7 +75,6 @@ def test_no_changed_byte_of_a_header_goes_unnoticed(message: Message, data: st.D
     ("span", "value"), [((1, 3), b"1234567"), ((1, 3), None), ((1, 3), b""), ((2, 2), b"1234"), ((0, 3), b"1" * 10)]
 )
 def test_a_value_that_is_not_as_many_blocks_is_damaged(span: tuple[int, int], value: bytes | None) -> None:
-    """Cut off, missing, or tokens beside a carry."""
     with pytest.raises(DamagedError, match="bytes of tokens"):
         decode_message(encode_header(make_history(3).message(*span)), value)
 
@@ -113,7 +109,6 @@ _EMPTY = encode_entry([])
     ],
 )
 def test_a_header_with_a_true_crc_and_wrong_content_is_damaged(count: int, parts: tuple[bytes, bytes, bytes]) -> None:
-    """Something else wrote it: no error but this one, whatever it is."""
     totals_, entries_, open_ = parts
     header = _header(count, *parts, (len(totals_), len(entries_), len(open_)))
     with pytest.raises(DamagedError):
@@ -121,7 +116,6 @@ def test_a_header_with_a_true_crc_and_wrong_content_is_damaged(count: int, parts
 
 
 def test_lengths_that_do_not_add_up_are_damaged() -> None:
-    """Too long and too short."""
     for longer in (-1, 1):
         with pytest.raises(DamagedError, match="add up"):
             decode_message(_header(0, b"{}", b"", b"", (2 + longer, 0, 0)), b"")
@@ -129,13 +123,11 @@ def test_lengths_that_do_not_add_up_are_damaged() -> None:
 
 @pytest.mark.parametrize("header", [b"", b"TMm1", b"TMm3" + bytes(200), b"something else" * 20])
 def test_headers_of_others_are_named_as_such(header: bytes) -> None:
-    """No header at all is what other producers' records have."""
     with pytest.raises(DamagedError, match="no header of TokenMill's"):
         decode_message(header, b"")
 
 
 def test_a_header_is_written_as_its_format_says() -> None:
-    """Read back with struct and zlib alone."""
     message = write(make_source(), RECIPE, [text(7, "abcdefgh")], (), message_bytes=10_000)[0]
     header = encode_header(message)
     layout = "<4s16sQI qqQqIq 16s16sIII".replace(" ", "")
@@ -150,7 +142,6 @@ def test_a_header_is_written_as_its_format_says() -> None:
 
 
 def test_the_value_is_the_tokens_and_nothing_else() -> None:
-    """It reshapes to blocks for anyone who knows dtype and block length."""
     (message,) = write(make_source(), RECIPE, [text(7, "abcdefgh")], (), message_bytes=10_000)
     tokens = np.frombuffer(message.tokens, RECIPE.dtype).reshape(-1, RECIPE.block_tokens)
     assert tokens.tolist() == [[*b"abcd"], [*b"efgh"]]

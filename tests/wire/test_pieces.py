@@ -22,7 +22,6 @@ rows = st.lists(pieces, max_size=5)
 
 
 def test_an_entry_is_written_as_its_format_says() -> None:
-    """Two numbers, 24 bytes a piece, then all metas; little-endian, nothing aligned."""
     entry = encode_entry([Piece(0, 7, 3, b'{"id":1}'), Piece(2, 9, PADDING, b"")])
     assert entry.hex(" ", 4) == (
         "02000000 08000000"
@@ -34,7 +33,6 @@ def test_an_entry_is_written_as_its_format_says() -> None:
 
 @given(rows)
 def test_entries_say_what_they_were_made_of(row: list[Piece]) -> None:
-    """Any pieces, in their order."""
     entry = encode_entry(row)
     assert decode_entry(entry) == decode_entry(memoryview(entry)) == row
     assert entry_size(entry, 0) == len(entry)
@@ -43,7 +41,6 @@ def test_entries_say_what_they_were_made_of(row: list[Piece]) -> None:
 
 @given(st.lists(rows, max_size=4))
 def test_entries_back_to_back_are_cut_apart(blocks: list[list[Piece]]) -> None:
-    """Each one is found where the last one ends."""
     entries = [encode_entry(row) for row in blocks]
     buffer = b"".join(entries)
     assert split_entries(buffer, len(entries)) == entries
@@ -53,7 +50,6 @@ def test_entries_back_to_back_are_cut_apart(blocks: list[list[Piece]]) -> None:
 
 @given(st.lists(rows, min_size=1, max_size=3), st.data())
 def test_cut_off_or_surplus_bytes_are_noticed(blocks: list[list[Piece]], data: st.DataObject) -> None:
-    """Wherever the buffer ends too early, and whatever follows the last entry."""
     buffer = b"".join(encode_entry(row) for row in blocks)
     short = buffer[: data.draw(st.integers(0, len(buffer) - 1))]
     for wrong in (short, buffer + b"\0"):
@@ -65,7 +61,6 @@ def test_cut_off_or_surplus_bytes_are_noticed(blocks: list[list[Piece]], data: s
 
 @given(rows, st.data())
 def test_an_entry_that_contradicts_itself_is_refused(row: list[Piece], data: st.DataObject) -> None:
-    """Too short, too long, or with metas that do not add up."""
     entry = encode_entry(row)
     count, metas = ENTRY_HEADER.unpack_from(entry)
     wrong = [entry[: data.draw(st.integers(0, len(entry) - 1))], entry + b"\0"]

@@ -15,7 +15,6 @@ blocks = st.lists(st.lists(rows, min_size=1, max_size=4), max_size=5)
 
 @given(blocks)
 def test_references_survive_the_wire(opened: list[list[tuple[int, int, int, int]]]) -> None:
-    """Blocks, pieces, and what they add up to."""
     flat = [row for block in opened for row in block]
     data = join_references([len(block) for block in opened], np.array(flat, REFERENCE))
     found = split_references(data)
@@ -28,7 +27,6 @@ def test_references_survive_the_wire(opened: list[list[tuple[int, int, int, int]
 
 @given(blocks.filter(bool), st.data())
 def test_bytes_that_are_none_are_refused(opened: list[list[tuple[int, int, int, int]]], data: st.DataObject) -> None:
-    """Cut off, or with more behind them."""
     whole = join_references(list(map(len, opened)), np.array([row for block in opened for row in block], REFERENCE))
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
     for wrong in (cut, whole + b"\0"):
@@ -37,7 +35,6 @@ def test_bytes_that_are_none_are_refused(opened: list[list[tuple[int, int, int, 
 
 
 def test_what_means_nothing_is_refused() -> None:
-    """No block, a block of nothing, a piece of no token."""
     piece = np.array([(1, 0, 0, 5)], REFERENCE).tobytes()
     for wrong in (bytes(4), b"\1\0\0\0" + bytes(4), b"\1\0\0\0\1\0\0\0" + piece):
         with pytest.raises(ValueError, match="reference"):

@@ -15,7 +15,6 @@ COUNTS = ("kept", "tombstones", "flushes", "other_split")
 
 @given(totals)
 def test_totals_survive_their_bytes(total: Totals) -> None:
-    """Equal totals have equal bytes, whatever reasons stand at 0."""
     again = Totals.unpack(total.pack())
     assert again == Totals.unpack(memoryview(total.pack()))
     assert again.to_dict() == total.to_dict()
@@ -25,7 +24,6 @@ def test_totals_survive_their_bytes(total: Totals) -> None:
 
 @given(totals, totals)
 def test_sums_are_over_every_count(one: Totals, other: Totals) -> None:
-    """No field is forgotten, and neither summand changes."""
     before = one.copy(), other.copy()
     total = one + other
     for name in (field.name for field in fields(Totals)):
@@ -41,7 +39,6 @@ def test_sums_are_over_every_count(one: Totals, other: Totals) -> None:
 
 @given(totals)
 def test_a_copy_lives_on_its_own(total: Totals) -> None:
-    """Counting on does not change it."""
     copy = total.copy()
     assert copy.to_dict() == total.to_dict()
     total.figures.step("new").filtered["new"] = Amount(1, 1)
@@ -57,7 +54,6 @@ def test_a_copy_lives_on_its_own(total: Totals) -> None:
 def test_totals_balance_when_every_record_has_one_outcome(
     kept: int, tombstones: int, flushes: int, other: int, reasons: Totals
 ) -> None:
-    """And one more or one less record shows."""
     reasons.figures = Figures()
     filtered, dead = reasons.filtered, reasons.dead_lettered
     records = kept + tombstones + flushes + other + filtered.total() + dead.total()
@@ -70,7 +66,6 @@ def test_totals_balance_when_every_record_has_one_outcome(
 
 
 def test_bytes_of_totals_are_canonical_json() -> None:
-    """Sorted names, no spaces: what every program that reads JSON can read."""
     total = Totals(3, 1, 0, 0, 0, Counter(empty=1), Counter(too_large=1, skipped=0), 5, 4)
     assert total.pack() == (
         b'{"dead_lettered":{"too_large":1},"filtered":{"empty":1},"flushes":0,"kept":1,"other_split":0,"records":3,'
@@ -87,6 +82,5 @@ def test_bytes_of_totals_are_canonical_json() -> None:
     ],
 )
 def test_what_is_no_totals_is_refused(data: bytes) -> None:
-    """An unknown name, or JSON of another shape, is a TypeError."""
     with pytest.raises(TypeError):
         Totals.unpack(data)
