@@ -20,13 +20,11 @@ SECONDS: Final = 120.0
 
 
 def helm(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run helm, and return what it said."""
     command = [str(TOOLS / "helm"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def render(*values: object) -> list[dict[str, Any]]:
-    """Return the objects of an installation ``mine`` with these options of helm."""
     done = helm("template", "mine", CHART, "--namespace", "data", *values)
     if done.returncode:
         raise AssertionError(done.stderr)
@@ -34,7 +32,6 @@ def render(*values: object) -> list[dict[str, Any]]:
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the objects of one kind."""
     return [found for found in objects if found["kind"] == kind]
 
 
@@ -42,21 +39,18 @@ class Pods:
     """Containers of a rendered installation, each as a process with its command, environment and settings."""
 
     def __init__(self, objects: list[dict[str, Any]], directory: Path) -> None:
-        """Write the settings where processes read them; the store is in ``directory``, too."""
         self._objects, self._directory = objects, directory
         (settings,) = [found for found in of_kind(objects, "ConfigMap") if "tokenmill.toml" in found["data"]]
         self._config = directory / f"tokenmill-{len(list(directory.glob('*.toml')))}.toml"
         self._config.write_text(settings["data"]["tokenmill.toml"])
 
     def run(self, kind: str) -> int:
-        """Run the container of a job, and return how it ended."""
         command, environment, log = self._parts(kind)
         with log.open("wb") as file:
             return subprocess.run(command, env=environment, stdout=file, stderr=file, check=False).returncode
 
     @contextmanager
     def pod(self, kind: str) -> Iterator["Pod"]:
-        """Run the container of a workload until the block ends, or the pod is ended before."""
         command, environment, log = self._parts(kind)
         with log.open("wb") as file:
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
@@ -81,18 +75,14 @@ class Pods:
 
 
 class Pod:
-    """One that runs."""
-
     def __init__(self, process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
         self._process, self._port, self._log = process, port, log
 
     def wait_until_ready(self) -> None:
-        """Wait for what the readiness probe waits for."""
         until(lambda: self._process.poll() is not None or ask(self._port, "/readyz").code == 200, SECONDS)
         assert ask(self._port, "/readyz").code == 200, self._log.read_text()[-4000:]
 
     def end(self) -> int:
-        """End it as the kubelet does, and return its exit code."""
         self._process.terminate()
         try:
             return self._process.wait(60)  # terminationGracePeriodSeconds

@@ -35,7 +35,6 @@ def test_kubernetes_takes_what_is_rendered(case: Path, tmp_path: Path) -> None:
     linted = helm("lint", "--strict", CHART, "--values", case)
     assert linted.returncode == 0, linted.stdout
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(render("--values", case)))
-
     command = [str(TOOLS / "kubectl-validate"), "--version", "1.30", "--local-crds", str(TOOLS / "crds"), str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -43,7 +42,6 @@ def test_kubernetes_takes_what_is_rendered(case: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_settings_are_settings(case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is rendered loads, whole numbers as whole numbers."""
     monkeypatch.setenv("TOKENMILL_SASL_PASSWORD", "of a secret")
     (settings,) = [
         found for found in of_kind(render("--values", case), "ConfigMap") if "tokenmill.toml" in found["data"]
@@ -52,13 +50,11 @@ def test_settings_are_settings(case: Path, tmp_path: Path, monkeypatch: pytest.M
     file.write_text(settings["data"]["tokenmill.toml"])
     if case.stem != "full":
         monkeypatch.delenv("TOKENMILL_SASL_PASSWORD")
-
     found = load_settings(config=file)
     assert found.raw_topics == tuple(tomllib.loads(file.read_text())["raw_topics"])
 
 
 def test_all_containers_are_stripped() -> None:
-    """No root, no capabilities, no writable root file system, no token of the cluster, bounded memory."""
     workloads = [
         one for kind in ("Deployment", "StatefulSet", "Job") for one in of_kind(render("--values", FULL), kind)
     ]
@@ -76,7 +72,6 @@ def test_all_containers_are_stripped() -> None:
 
 
 def test_alerts_and_dashboards_are_those_of_the_project() -> None:
-    """Word for word; a series has the job and the service that they ask for."""
     objects = render("--values", FULL)
     (rule,) = of_kind(objects, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((CHART / "files/alerts.yml").read_text())
@@ -101,14 +96,12 @@ def test_alerts_and_dashboards_are_those_of_the_project() -> None:
     ],
 )
 def test_values_that_are_none_are_refused(values: str, words: str) -> None:
-    """By the schema, before anything is installed."""
     refused = helm("template", "mine", CHART, "--set", values)
     assert refused.returncode != 0
     assert words in refused.stderr
 
 
 def test_a_store_is_uploaded_beside_its_segment_worker_where_a_bucket_is_named() -> None:
-    """With a login from secrets, and a store that it cannot write to; else there is no such container."""
     (workload,) = of_kind(render("--values", FULL), "StatefulSet")
     _, upload = workload["spec"]["template"]["spec"]["containers"]
     assert upload["args"] == ["upload", "--store", "/store", "--to", "s3://tokens/corpus", "--follow"]
@@ -140,7 +133,6 @@ class Installed:
         self.settings = settings
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, not for ever."""
         assert until(condition, SECONDS)
 
     def tend(self) -> None:

@@ -16,7 +16,6 @@ PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
 
 
 def test_the_example_is_a_step_like_every_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings name it, its parameters are checked and shown, and it filters."""
     (tmp_path / "digits_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     monkeypatch.syspath_prepend(tmp_path)
     kind: Any = import_module("digits_of_the_page").DigitsStep

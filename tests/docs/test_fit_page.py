@@ -16,7 +16,6 @@ Piece = tuple[int, int, int]
 
 
 def crc(record: Record) -> int:
-    """Return the CRC of a record, as the page has it."""
     return zlib.crc32((record.key or b"") + (record.value or b""))
 
 
@@ -61,7 +60,6 @@ def pack(records: list[Record]) -> tuple[list[tuple[list[int], list[Piece]]], li
 
 
 def read_references(header: bytes) -> list[list[tuple[int, int, int, int]]]:
-    """Return what each open block refers to."""
     magic, *_ = struct.unpack_from("<4s", header)
     totals, entries, opened = struct.unpack_from("<III", header, 108)
     assert struct.unpack("<I", header[-4:])[0] == zlib.crc32(header[:-4])
@@ -80,7 +78,6 @@ def read_references(header: bytes) -> list[list[tuple[int, int, int, int]]]:
 
 
 def read_entry(entry: bytes) -> list[Piece]:
-    """Return the pieces of an entry."""
     (count,) = struct.unpack_from("<I", entry)
     return [(s, offset, position) for s, _, offset, position in struct.iter_unpack("<IIqq", entry[8 : 8 + 24 * count])]
 

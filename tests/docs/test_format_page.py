@@ -27,8 +27,6 @@ SIZES = {"uint8": ("B", 1), "uint16": ("H", 2), "uint32": ("I", 4)}
 
 
 class Row(NamedTuple):
-    """A block row."""
-
     docs_end: int
     tokens_crc: int
     entry_crc: int
@@ -36,8 +34,6 @@ class Row(NamedTuple):
 
 
 class PlainReader:
-    """Reads the blocks of one partition that count, checks them, and lists their documents."""
-
     def __init__(self, directory: Path) -> None:
         stream = json.loads((directory.parent / "stream.json").read_bytes())
         assert stream["format"] == 1
@@ -66,7 +62,6 @@ class PlainReader:
                 yield first + k, list(ids), list(self.pieces(entry))
 
     def first_block(self) -> int:
-        """Return where the partition begins, as start.json says if it is there."""
         file = self.directory / "start.json"
         if not file.exists():
             return 0
@@ -78,11 +73,9 @@ class PlainReader:
         return int(values["first_block"])
 
     def path(self, first: int, suffix: str) -> Path:
-        """Return the path of a segment's file."""
         return self.directory / f"{first:012d}.{suffix}"
 
     def sealed_rows(self, first: int) -> list[Row]:
-        """Check a sealed segment against its manifest; return its rows."""
         manifest = json.loads(self.path(first, "json").read_bytes())
         assert (manifest["format"], manifest["first"], manifest["blocks"]) == (1, first, self.segment_blocks)
         assert (manifest["fingerprint"], manifest["partition"]) == (self.fingerprint, int(self.directory.name))
@@ -95,7 +88,6 @@ class PlainReader:
         return rows
 
     def committed_rows(self, first: int) -> list[Row]:
-        """Read an open segment's commit log."""
         log = self.path(first, "commits").read_bytes() if self.path(first, "commits").exists() else b""
         rows: list[Row] = []
         at = 0
@@ -122,7 +114,6 @@ class PlainReader:
         return blocks, rows
 
     def pieces(self, entry: bytes) -> Iterator[tuple[int, int, int, int, Any]]:
-        """Yield the pieces of an entry."""
         count, meta_total = struct.unpack_from("<II", entry)
         rows = [struct.unpack_from("<IIqq", entry, 8 + 24 * n) for n in range(count)]
         assert len(entry) == 8 + 24 * count + meta_total
@@ -135,7 +126,6 @@ class PlainReader:
 
 
 def expected(chain: Blocks, number: int, block_tokens: int) -> list[tuple[int, int, int, int, Any]]:
-    """Return the pieces of a block as they were written."""
     pieces = decode_entry(chain.entries[number])
     stops = [piece.start for piece in pieces[1:]] + [block_tokens]
     return [
@@ -157,7 +147,6 @@ def written(path: Path, dtype: str) -> tuple[Store, Blocks]:
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
 def test_the_page_is_enough_to_read_a_store(tmp_path: Path, dtype: str) -> None:
-    """Sealed and open segments, every checksum, every document."""
     info = make_info(dtype=dtype)
     store, chain = written(tmp_path, dtype)
     rows = tokens_of(chain, info).tolist()
@@ -166,7 +155,6 @@ def test_the_page_is_enough_to_read_a_store(tmp_path: Path, dtype: str) -> None:
 
 
 def test_the_page_and_the_reader_agree_on_a_torn_tail(tmp_path: Path) -> None:
-    """At every byte of the commit log."""
     store, _ = written(tmp_path, "uint16")
     log = directory_of(store) / f"{8:012d}.commits"
     whole = log.read_bytes()
@@ -177,7 +165,6 @@ def test_the_page_and_the_reader_agree_on_a_torn_tail(tmp_path: Path) -> None:
 
 
 def test_sealed_segments_alone_are_enough(tmp_path: Path) -> None:
-    """Without commit logs, as a copy would have them."""
     store, _ = written(tmp_path, "uint16")
     for file in {*directory_of(store).glob("*.commits"), *directory_of(store).glob(f"{8:012d}.*")}:
         file.unlink()
@@ -185,7 +172,6 @@ def test_sealed_segments_alone_are_enough(tmp_path: Path) -> None:
 
 
 def test_the_page_says_where_a_partition_begins(tmp_path: Path) -> None:
-    """Segments below are ignored, also where they are still there."""
     store, _ = written(tmp_path, "uint16")
     kept = {path: path.read_bytes() for path in directory_of(store).glob(f"{0:012d}.*")}
     retire(store.path, STREAM, 0, 4)
@@ -218,7 +204,6 @@ def plain_eras(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_the_page_is_enough_to_read_eras(tmp_path: Path) -> None:
-    """Those that count, also where the index ends in the middle of a row."""
     store, chain = written(tmp_path, "uint16")
     eras = make_eras(make_info(), {0: chain}, [{0: 3}, {0: 7}, {0: 8}, {0: 10}], end=True)
     write_eras(store, eras, commit=2)
@@ -233,7 +218,6 @@ def test_the_page_is_enough_to_read_eras(tmp_path: Path) -> None:
 
 
 def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, in a directory that holds a store."""
     info = make_info(block_tokens=1025)
     fill(make_store(tmp_path / "store", info), info, make_chain(info, 4), [4])
     monkeypatch.chdir(tmp_path)

@@ -28,19 +28,16 @@ LABELS: Final = {
 
 
 def written(name: str) -> str:
-    """Return a page as it is in the repository."""
     return (ROOT / f"docs/{name}.md").read_text()
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_up_to_date(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``make docs`` would change nothing."""
     monkeypatch.chdir(ROOT)
     assert written(name) == PAGES[name](), "run `make docs`"
 
 
 def test_every_metric_is_described_once_and_has_closed_labels() -> None:
-    """Names begin with ours, or are every process's."""
     metrics = metrics_page.described()
     names = [metric.name for metric in metrics]
     assert len(set(names)) == len(names) > 30
@@ -51,7 +48,6 @@ def test_every_metric_is_described_once_and_has_closed_labels() -> None:
 
 
 def test_every_name_of_the_training_side_is_there_once() -> None:
-    """With its heading."""
     groups = python_page.GROUPS.values()
     named = [name for _, module, names in groups for name in names if module is tokenmill.consumers]
     assert sorted(named) == sorted(tokenmill.consumers.__all__)
@@ -67,7 +63,6 @@ def test_methods_of_a_base_are_told_once() -> None:
 
 
 def test_every_step_and_parameter_is_described() -> None:
-    """In a sentence."""
     for name, one in STEPS.items():
         assert f"\n### {name}\n" in written("steps")
         assert (one.__doc__ or "").strip()
@@ -76,6 +71,5 @@ def test_every_step_and_parameter_is_described() -> None:
 
 
 def test_the_examples_of_steps_are_steps() -> None:
-    """As TOML."""
     (block,) = re.findall(r"^```toml\n(.*?)^```", written("steps"), re.MULTILINE | re.DOTALL)
     assert [entry["name"] for entry in canonical_entries(tomllib.loads(block)["steps"])] == ["gopher_quality", "regex"]

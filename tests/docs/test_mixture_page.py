@@ -18,8 +18,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
 class Page(NamedTuple):
-    """What the page defines."""
-
     mixed: Callable[..., list[str]]
     steadily: Callable[[Any], Any]
 
@@ -37,7 +35,6 @@ def page() -> Page:
 
 
 def test_a_mixture_gives_what_the_page_says(page: Page, tmp_path: Path) -> None:
-    """Each stream in its own order, in a schedule with a change that has been known from the beginning."""
     stores = stores_of(tmp_path, {"books": 3, "code": 6, "web": 12})
     pieces = [(0, {"web": "7/10", "code": "2/10", "books": "1/10"}), (50, {"web": 1, "code": 2})]
     rows = rows_of(open_mixture(stores, pieces))
@@ -48,7 +45,6 @@ def test_a_mixture_gives_what_the_page_says(page: Page, tmp_path: Path) -> None:
 
 
 def test_weights_that_change_steadily_are_those_of_the_page(page: Page, tmp_path: Path) -> None:
-    """From point to point, also from a stream that gave nothing before, and by step."""
     stores = stores_of(tmp_path, {"books": 3, "code": 6, "web": 12})
     left = {name: [*own] for name, own in alone(stores).items()}
     points: list[Any] = [(0, {"web": 3}), (20, {"web": 1, "code": "1/2"}), (62, {"books": 1, "code": 1, "web": 0.5})]
@@ -63,7 +59,6 @@ def test_weights_that_change_steadily_are_those_of_the_page(page: Page, tmp_path
 
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_the_parts_of_a_steady_change_are_those_of_the_page(page: Page, first: int, second: int) -> None:
-    """256 at most, however far the points are apart."""
     points = [
         (0, {"a": Fraction(3)}),
         (first, {"a": Fraction(1), "b": Fraction(2, 3)}),
@@ -78,7 +73,6 @@ def test_the_parts_of_a_steady_change_are_those_of_the_page(page: Page, first: i
 
 @pytest.mark.parametrize("linear", [False, True])
 def test_streams_leave_as_the_page_says(page: Page, tmp_path: Path, *, linear: bool) -> None:
-    """One after the other, until the last one has given all."""
     stores = stores_of(tmp_path, {"books": 2, "code": 3, "web": 9})
     left = {name: [*own] for name, own in alone(stores).items()}
     points: list[Any] = [

@@ -19,7 +19,6 @@ PAGE = (ROOT / "docs" / "own_functions.md").read_text()
 
 
 def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the page, and both of the example."""
     (tmp_path / "step_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(ROOT / "examples")
@@ -41,7 +40,6 @@ def test_the_functions_change_documents_and_give_their_reasons(tmp_path: Path, m
 
 @pytest.mark.needs("minutes")
 def test_every_command_works_in_the_folder_of_the_module(tmp_path: Path) -> None:
-    """The page without tags and the one that is left out are shown."""
     shutil.copy(ROOT / "examples" / "own_steps.py", tmp_path)
     (tmp_path / "pages").mkdir()
     for number in range(9):

@@ -38,7 +38,6 @@ def shout_all(rows):
 
 
 def prepare(folder: Path) -> None:
-    """Lay out the files of which the page speaks."""
     rows = [{"id": str(number), "text": f"text {number}", "n": number} for number in range(20)]
     code = [{"path": f"{n}.py", "code": f"print({n})", "language": "Python" if n % 2 else "C"} for n in range(9)]
     for name in ("notes", "data/set"):
@@ -83,7 +82,6 @@ def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tm
 
 
 def test_the_page_names_every_option_and_suffix() -> None:
-    """Those of produce alone; settings are on a page of their own."""
     produce = get_command(create_cli()).commands["produce"]  # type: ignore[attr-defined]
     own = {
         option
@@ -91,7 +89,6 @@ def test_the_page_names_every_option_and_suffix() -> None:
         for option in parameter.opts
         if option.startswith("--") and not parameter.hidden and parameter.rich_help_panel not in {*FOLDED, "Settings"}
     }
-
     assert len(own) > 15
     assert [option for option in sorted(own - ELSEWHERE) if option not in PAGE] == []
     assert [suffix for suffix in BY_SUFFIX if f"`{suffix}`" not in PAGE] == []

@@ -38,7 +38,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "record_to_tokens.md").read_text()
 
 
 def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bool = False) -> None:
-    """Hold the product's outcome against the page's."""
     stages = open_stages(recipe, RAW)
     found = stages.outcome(Record(5, 0, None, value, headers), {5} if skipped else set())
     rules = PlainRules(json.loads(json.dumps(recipe.to_dict())))
@@ -55,7 +54,6 @@ def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bo
 
 
 def recipe_of(**changed: Any) -> Recipe:
-    """Return a recipe with small limits, and something of everything."""
     limits: dict[str, Any] = {"max_text_bytes": 60, "max_id_bytes": 12, "max_fields_bytes": 40}
     return replace(RECIPE, **(limits | {"metadata_fields": ("label", "a.n")} | changed))
 
@@ -142,7 +140,6 @@ def test_the_page_is_enough_to_compute_an_outcome(recipe: Recipe, value: bytes) 
 
 @given(recipes, st.builds(lambda row, more: json_bytes(more | row), rows, json_objects))
 def test_the_page_is_enough_for_json_documents(recipe: Recipe, value: bytes) -> None:
-    """With text, ids and carried fields of all kinds at any depth."""
     check(replace(recipe, max_text_bytes=10_000, max_fields_bytes=10_000, max_id_bytes=10_000), value)
 
 
@@ -155,18 +152,15 @@ def test_the_page_is_enough_for_json_documents(recipe: Recipe, value: bytes) -> 
 def test_the_page_is_enough_for_records_without_a_document(
     recipe: Recipe, value: bytes | None, headers: list[tuple[str, bytes]], *, skipped: bool
 ) -> None:
-    """Tombstones, flushes, and what is on the skip list."""
     check(recipe, value, headers=headers, skipped=skipped)
 
 
 @given(st.text(), st.sampled_from(["NFC", "NFKC"]))
 def test_normal_forms_are_those_of_the_standard_library(text: str, form: str) -> None:
-    """Of any text."""
     check(recipe_of(decode="text", max_text_bytes=10_000, normalize=form), text.encode())
 
 
 def test_white_space_is_what_the_page_lists() -> None:
-    """Each character by itself."""
     assert {number for number in range(sys.maxunicode + 1) if chr(number).isspace()} == WHITE
 
 
@@ -212,7 +206,6 @@ BERT = words(post_processor={"type": "BertProcessing", "cls": ["a", 1], "sep": [
 )
 @given(text=st.lists(st.sampled_from(["a", "b", " ", "<eos>", "c", "[UNK]"]), min_size=1, max_size=12).map("".join))
 def test_the_page_is_enough_to_compute_a_document(settings: dict[str, Any], special: str, text: str) -> None:
-    """What stands around its text, and special tokens in it, are in the recipe."""
     draft = recipe_of(decode="text", block_tokens=1000, special_tokens_in_text=special)
     recipe, stages = complete(draft, TokenizerFile("any", BERT), **settings)
     mill = Source(stages, (recipe,)).mill()
@@ -240,7 +233,6 @@ PACKED: list[dict[str, Any]] = [
 )
 @pytest.mark.cases(4)
 def test_the_page_is_enough_to_compute_rows_and_chunks(packing: dict[str, Any], text: str, block_tokens: int) -> None:
-    """The ids of each block, with padding behind them; or why the document is dropped."""
     draft = recipe_of(decode="text", max_text_bytes=1000, **{"block_tokens": block_tokens} | packing)
     recipe, stages = complete(draft, TokenizerFile("any", BERT), None, template="tokenizer", padding=2)
     mill = Source(stages, (recipe,)).mill()
@@ -254,7 +246,6 @@ def test_the_page_is_enough_to_compute_rows_and_chunks(packing: dict[str, Any], 
 
 
 def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:
-    """The product and the page refuse the same one, and no other."""
     engine, page = open_engine(TokenizerFile("any", panicking()), "tokenizers"), PlainTokenizer(panicking())
     assert engine.encode(["Qaa$"]).ids.tolist() == page.ids("Qaa$")
     assert engine.encode([HARMFUL]).failed[0].reason == TOKENIZER_FAILED
@@ -306,7 +297,6 @@ def test_special_tokens_really_are_spelled() -> None:
 
 
 def test_all_reasons_stand_on_the_page() -> None:
-    """And no others."""
     dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
     assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
     assert filters == {EMPTY, TOO_FEW_CHARS, NO_TOKENS, REJECTED, TOO_LONG, TOO_SHORT}
@@ -315,7 +305,6 @@ def test_all_reasons_stand_on_the_page() -> None:
 @given(st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 9))
 @pytest.mark.slow
 def test_the_code_on_the_page_runs(key: bytes, sizes: list[int], rest: int) -> None:
-    """As it stands, and divides as the product does."""
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
     exec(snippet, names)  # noqa: S102 - code of our own page
@@ -326,5 +315,4 @@ def test_the_code_on_the_page_runs(key: bytes, sizes: list[int], rest: int) -> N
 
 @given(json_values)
 def test_canonical_json_is_what_the_page_says(value: Any) -> None:
-    """Of the fields that travel with the tokens."""
     check(recipe_of(metadata_fields=("label",), max_fields_bytes=100_000), json_bytes({"text": "a", "label": value}))

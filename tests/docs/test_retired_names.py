@@ -81,7 +81,6 @@ BANNED_NAMES: Final = {row.name for row in RETIRED}
 
 
 def places_in_text(text: str) -> list[str]:
-    """Return the lines of a page that a reader should not find, each with what to write instead."""
     there = [row for row in RETIRED if row.in_text and re.search(row.in_text, text, re.IGNORECASE)]
     return [
         f"{number}: {found[0]} (now: {row.now})"
@@ -109,7 +108,6 @@ def is_retired(name: str, *, whole: bool) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_use_the_words_of_the_field(page: Path) -> None:
-    """No reader meets a name that was retired."""
     assert places_in_text(page.read_text()) == []
 
 
@@ -121,7 +119,6 @@ def test_code_uses_the_words_of_the_field(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_code_has_no_retired_name(folder: Path) -> None:
-    """No folder, module, class or function of the service, the core or the trainer's side."""
     assert not is_retired(folder.name, whole=True)
     assert [
         f"{path.name}: {name}"
@@ -164,5 +161,4 @@ def test_names_are_judged_by_their_words() -> None:
     ],
 )
 def test_texts_are_judged_by_whole_words(text: str, found: int) -> None:
-    """A word within another one is none."""
     assert len(places_in_text(text)) == found

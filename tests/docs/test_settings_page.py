@@ -47,26 +47,21 @@ OTHER: Final[dict[str, Any]] = {
 
 
 def fingerprints(settings: Settings) -> set[bytes]:
-    """Return those of all streams."""
     return {recipe.fingerprint for recipe in plan_topic(settings, "raw-text").recipes.values()}
 
 
 def test_every_setting_stands_there_once_with_its_variable() -> None:
-    """And nothing else does."""
     rows = re.findall(r"^\| `(\w+)` \| `TOKENMILL_(\w+)` \| [^|]+ \|", FILE.read_text(), re.MULTILINE)
-
     assert sorted(name for name, _ in rows) == sorted(Settings.model_fields)
     assert all(variable == name.upper() for name, variable in rows)
 
 
 def test_every_topic_setting_is_tried_below() -> None:
-    """So that a new one is."""
     assert OTHER.keys() | {"tokenizer"} == TopicSettings.model_fields.keys()
 
 
 @pytest.mark.parametrize("name", OTHER)
 def test_the_page_knows_what_is_part_of_the_fingerprint(name: str, tmp_path: Path) -> None:
-    """A changed value changes all fingerprints, or none."""
     (tmp_path / "tokenizer.json").write_bytes(
         words(post_processor={"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]})
     )
@@ -74,16 +69,13 @@ def test_the_page_knows_what_is_part_of_the_fingerprint(name: str, tmp_path: Pat
     plain = fingerprints(Settings(tokenizer=tokenizer))
     values = {name: OTHER[name]} | ({"splits": {"train": 1980, "validation": 20}} if name == "shards" else {})
     changed = fingerprints(Settings(tokenizer=tokenizer, **values))
-
     assert not plain & changed if name not in OUTSIDE_THE_FINGERPRINT else plain == changed
     assert re.search(rf"^\| `{name}` .*\| {'no' if plain == changed else 'yes'} \|", FILE.read_text(), re.MULTILINE)
 
 
 def test_equal_shares_of_another_number_of_shards_are_other_streams() -> None:
-    """And the same number said or not is the same stream."""
     plain, said = Settings(tokenizer="bytes"), Settings(tokenizer="bytes", shards=1000)
     percent = Settings(tokenizer="bytes", splits={"train": 98, "validation": 2})
-
     assert fingerprints(plain) == fingerprints(said)
     assert not fingerprints(plain) & fingerprints(percent)
 
@@ -91,7 +83,6 @@ def test_equal_shares_of_another_number_of_shards_are_other_streams() -> None:
 def test_the_limit_of_a_text_is_the_same_said_or_not() -> None:
     """Also where a variable says nothing, and `produce`, which loads no tokenizer, sends what any of them takes."""
     plain, said = Settings(tokenizer="bytes"), Settings(tokenizer="bytes", max_text_bytes=4 << 20)
-
     assert fingerprints(plain) == fingerprints(said)
     assert plain == Settings.model_validate({"tokenizer": "bytes", "max_text_bytes": ""})
     assert plain.limits == said.limits
@@ -99,15 +90,12 @@ def test_the_limit_of_a_text_is_the_same_said_or_not() -> None:
 
 
 def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path: Path) -> None:
-    """By its content."""
     trained = tmp_path / "tokenizer.json"
     train_tokenizer(["the mill grinds the grain " * 20], vocabulary_size=270).save(str(trained))
-
     assert not fingerprints(Settings(tokenizer="bytes")) & fingerprints(Settings(tokenizer=str(trained)))
 
 
 def test_its_examples_are_settings(tmp_path: Path) -> None:
-    """Each block of TOML loads as it stands."""
     blocks = re.findall(r"^```toml\n(.*?)^```", FILE.read_text(), re.MULTILINE | re.DOTALL)
     for block in blocks:
         (tmp_path / "tokenmill.toml").write_text(block)

@@ -7,15 +7,12 @@ from docs.generators.site import ROOT, files_of_the_site, navigation
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    """Those of docs/, and what they link to, which must be there."""
     there = {str(file.relative_to(ROOT)) for file in files_of_the_site() if file.suffix == ".md"}
     written = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-
     assert Counter(navigation()) == Counter(there | written)
 
 
 def test_no_page_needs_what_the_site_does_not_draw() -> None:
-    """Pictures are files, which are seen everywhere."""
     pages = [file for file in files_of_the_site() if file.suffix == ".md"]
     assert [page for page in pages if "```mermaid" in page.read_text()] == []
 

@@ -40,12 +40,10 @@ def example() -> dict[str, Any]:
 
 
 def rows_in(batches: Batches) -> list[list[int]]:
-    """Return the tokens of all samples."""
     return [row for batch in batches for row in batch.x.tolist()]
 
 
 def store_of(path: Path, info: StreamInfo, ranges: list[list[tuple[int, int]]], *, end: bool = True) -> Store:
-    """Make a store with eras of these ranges, and the end marker."""
     stops = [{partition: stop for partition, (_, stop) in enumerate(era)} for era in ranges]
     store = make_store(path, info)
     chains = {partition: make_chain(info, stop, partition=partition) for partition, stop in stops[-1].items()}
@@ -79,7 +77,6 @@ def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any]
 
 @given(st.integers(1, 3000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9), st.integers(0, 1 << 40))
 def test_the_order_on_the_page_is_ours(example: dict[str, Any], size: int, seed: int, passed: int, era: int) -> None:
-    """For eras of any size, at any place."""
     places = np.unique(np.array([0, size // 3, size // 2, size - 1]))
     ours = Permutation(size, seed=seed, passed=passed, era=era)(places).tolist()
     assert [example["permuted"](place, size, seed, passed, era) for place in places.tolist()] == ours
@@ -97,13 +94,11 @@ def process_of_a_mesh(rank: int) -> Iterator[Callable[..., DeviceMesh]]:
 
 
 def snippets() -> list[str]:
-    """Return the page's code."""
     return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def store_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with the page's store."""
     directory = tmp_path_factory.mktemp("page")
     values = make_info(block_tokens=65).values
     for stream in (STREAM, "raw-text.validation"):
@@ -118,13 +113,11 @@ def store_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def there(store_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in that directory, as the page is."""
     monkeypatch.chdir(store_directory)
 
 
 @pytest.mark.slow
 def test_the_code_on_the_page_runs() -> None:
-    """As it stands, one piece after the other."""
     model = torch.nn.Linear(1, 1)
     names: dict[str, Any] = {"Batches": Batches, "evaluate": lambda batch: batch.y}
     names |= {"torch": torch, "model": model, "optimizer": torch.optim.SGD(model.parameters())}
@@ -167,7 +160,6 @@ def test_loops_of_some_steps_take_as_many_as_the_page_says(loop: str, steps: int
 
 
 def test_samples_count_from_the_first_era_that_is_named() -> None:
-    """In the order that they have among all eras, too; three of each era."""
     whole = rows_in(page_batches(batch_size=1))
     assert len(whole) == 24
     for first, stop in [(0, 8), (2, 6), (7, 8)]:
@@ -175,7 +167,6 @@ def test_samples_count_from_the_first_era_that_is_named() -> None:
 
 
 def test_samples_count_through_passes() -> None:
-    """Each pass has an order of its own; a batch may be of two; at the end alone something is left."""
     options: dict[str, Any] = {"eras": range(2, 6), "passes": 3}
     rows = rows_in(page_batches(batch_size=1, **options))
     passes = [rows[start : start + 12] for start in range(0, 36, 12)]
@@ -196,7 +187,6 @@ def test_samples_count_through_passes() -> None:
     ],
 )
 def test_states_are_taken_where_the_page_says(saved: dict[str, Any], opened: dict[str, Any], *, taken: bool) -> None:
-    """Where samples keep their numbers."""
     batches = page_batches(**opened)
     with nullcontext() if taken else pytest.raises(InputError, match="another sequence"):
         batches.load_state_dict(page_batches(**saved).skip(1).state_dict())

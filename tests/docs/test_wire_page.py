@@ -26,8 +26,6 @@ RECORDS = [named(0, "a", "hello, world"), text(2, "naïve"), flush(3), named(5, 
 
 
 class Header(NamedTuple):
-    """What the page says stands in the header."""
-
     fingerprint: bytes
     first: int
     blocks: int
@@ -40,7 +38,6 @@ class Header(NamedTuple):
 
 
 def read_header(data: bytes) -> Header:
-    """Read a header as the page describes it, and check its CRC."""
     magic, fingerprint, first, count, cursor, before, after, totals, entries, opened = FIXED.unpack_from(data)
     assert magic == b"TMm1"
     assert zlib.crc32(data[:-4]) == struct.unpack("<I", data[-4:])[0]
@@ -55,7 +52,6 @@ def read_header(data: bytes) -> Header:
 
 
 def cut_entries(data: bytes) -> list[bytes]:
-    """Cut entries by their own lengths."""
     found = []
     while data:
         pieces, metas = struct.unpack_from("<II", data)
@@ -66,7 +62,6 @@ def cut_entries(data: bytes) -> list[bytes]:
 
 
 def rolled(header: Header, value: bytes) -> bytes:
-    """Roll the hash before the message over its blocks."""
     chain = header.before
     size = len(value) // header.blocks if header.blocks else 0
     for number, entry in enumerate(cut_entries(header.entries) if header.blocks else []):
@@ -75,7 +70,6 @@ def rolled(header: Header, value: bytes) -> bytes:
 
 
 async def publish(broker: Broker, topic: str, messages: list[Message]) -> None:
-    """Send messages as a mill does."""
     async with producer(Settings(bootstrap_servers=broker.bootstrap_servers)) as client:
         for message in messages:
             headers = [(HEADER_NAME, encode_header(message))]
@@ -83,7 +77,6 @@ async def publish(broker: Broker, topic: str, messages: list[Message]) -> None:
 
 
 def read_with_confluent(broker: Broker, topic: str, count: int) -> list[confluent_kafka.Message]:
-    """Return the first ``count`` messages of the partition."""
     client = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "somebody-else"})
     client.assign([confluent_kafka.TopicPartition(topic, PARTITION, 0)])
     found: list[confluent_kafka.Message] = []
@@ -94,14 +87,12 @@ def read_with_confluent(broker: Broker, topic: str, count: int) -> list[confluen
 
 
 def header_of(message: confluent_kafka.Message) -> bytes:
-    """Return the bytes of the one header that counts."""
     found = dict(message.headers() or [])["tokenmill"]
     assert isinstance(found, bytes)
     return found
 
 
 async def test_another_client_reads_all_that_the_page_says(broker: Broker, topic: TopicFactory) -> None:
-    """A message's value reshapes to (k, block_tokens); its header tells place, pieces, hashes and totals."""
     source = make_source(RECIPE)
     messages = write(source, RECIPE, RECORDS, (2,), message_bytes=250, carries=(False, False, True))
     name = topic(PARTITION + 1)

@@ -46,15 +46,12 @@ ANYTHING: Final = {"--metrics-host", "--json", "--cpu", "--compile", "--no-compi
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Return what imports a module of the examples."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     return importlib.import_module
 
 
 @pytest.fixture
 def parse(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Namespace]:
-    """Return what reads a command line."""
-
     def parsed(*arguments: str) -> Namespace:
         monkeypatch.setattr(sys, "argv", ["train_gpt.py", *arguments])
         found: Namespace = load("gpt_options").parse_arguments()
@@ -64,7 +61,6 @@ def parse(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_option_is_tried(load: Callable[[str], ModuleType]) -> None:
-    """A new one has its wrong values here."""
     options = {name for action in load("gpt_options").parser()._actions for name in action.option_strings}
     assert options - {"-h"} == set(WRONG) | ANYTHING
 
@@ -73,7 +69,6 @@ def test_every_option_is_tried(load: Callable[[str], ModuleType]) -> None:
 def test_a_wrong_value_is_refused_with_its_name(
     parse: Callable[..., Namespace], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """In one line below the usage, with what to give."""
     for value in WRONG[name]:
         with pytest.raises(SystemExit, match="2"):
             parse("store", STREAM, f"{name}={value}")
@@ -96,7 +91,6 @@ def test_values_that_contradict_each_other_are_refused(
     given: list[str],
     told: str,
 ) -> None:
-    """With both names."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SystemExit, match="2"):
         parse("store", STREAM, *given)
@@ -104,7 +98,6 @@ def test_values_that_contradict_each_other_are_refused(
 
 
 def test_right_values_are_what_they_say(parse: Callable[..., Namespace], tmp_path: Path) -> None:
-    """As the bounds allow."""
     given = ["--steps=0", "--seed=-1", "--timeout=0.5", "--validation=a@0:4", f"--checkpoint={tmp_path / 'new'}"]
     found = parse("store", STREAM, *given)
     assert (found.steps, found.seed, found.timeout, found.validation) == (0, -1, 0.5, ("a", range(4)))
@@ -112,17 +105,13 @@ def test_right_values_are_what_they_say(parse: Callable[..., Namespace], tmp_pat
 
 
 class Runs:
-    """Runs of the example in this process, on a store that is complete."""
-
     def __init__(self, load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-        """Make the store."""
         self.store = GrowingStore(path / "store")
         self.store.grow_to(len(ERAS))
         self.checkpoint = path / "gpt.pt"
         self._load, self._monkeypatch = load, monkeypatch
 
     def run(self, *given: str, stream: str = STREAM) -> None:
-        """Train on a CPU with a model of no size."""
         tiny = ["--cpu", "--timeout=20", "--width=8", "--heads=2", "--layers=1", "--no-compile"]
         arguments = ["train_gpt.py", str(self.store.path), stream, *tiny, f"--batch-size={BATCH}", *given]
         self._monkeypatch.setattr(sys, "argv", arguments)
@@ -131,7 +120,6 @@ class Runs:
 
 @pytest.fixture
 def runs(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
-    """Return what runs the example."""
     return Runs(load, monkeypatch, tmp_path)
 
 
@@ -155,7 +143,6 @@ def test_what_only_the_store_can_tell_is_refused_by_name(runs: Runs, given: list
 
 
 def test_a_stream_that_cannot_be_is_not_waited_for(runs: Runs) -> None:
-    """It would never come."""
     with pytest.raises(StoreError, match="is no stream name"):
         runs.run(stream="raw/text")
 
@@ -164,7 +151,6 @@ def test_a_stream_that_cannot_be_is_not_waited_for(runs: Runs) -> None:
     "content", [b"", b"no checkpoint", {"model": {}}, {"model": {}, "optimizer": {}, "data": {}}, [1], {"model": 5}]
 )
 def test_a_file_that_is_no_checkpoint_is_named(runs: Runs, content: Any) -> None:
-    """With what it lacks."""
     if isinstance(content, bytes):
         runs.checkpoint.write_bytes(content)
     else:
@@ -174,7 +160,6 @@ def test_a_file_that_is_no_checkpoint_is_named(runs: Runs, content: Any) -> None
 
 
 def test_steps_that_were_made_are_not_made_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where a checkpoint is at the last step already, or beyond it, nothing is trained."""
     runs.run(f"--checkpoint={runs.checkpoint}", "--steps=3")
     assert "step      3" in capsys.readouterr().out
     for steps in (3, 2):
@@ -185,7 +170,6 @@ def test_steps_that_were_made_are_not_made_again(runs: Runs, capsys: pytest.Capt
 
 
 def test_a_mix_is_weights_or_a_schedule(parse: Callable[..., Namespace], tmp_path: Path) -> None:
-    """On the command line, or in a TOML file."""
     assert parse("s", "web.train", "--mix", "").mix is None
     assert parse("s", "web.train", "--mix", "web=0.7,code=3/10").mix.weights == [(0, {"web": "0.7", "code": "3/10"})]
     file = tmp_path / "mix.toml"

@@ -37,7 +37,6 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of sixty texts, of 10 to 600 words."""
     folder = tmp_path_factory.mktemp("texts")
     for number in range(60):
         words = [f"word{(number * word) % 97}" for word in range(10 * (number + 1))]
@@ -47,7 +46,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def articles(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the same texts as rows, as data sets have them: the text is in `article`."""
     path = tmp_path_factory.mktemp("articles") / "articles.jsonl"
     rows = [{"number": number, "article": text.read_text()} for number, text in enumerate(sorted(texts.iterdir()))]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -62,8 +60,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run() -> Callable[..., str]:
-    """Return what runs a lab, and returns what it prints."""
-
     def run(name: str, *arguments: str | Path) -> str:
         command = [sys.executable, LABS / f"{name}.py", *arguments]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -75,7 +71,6 @@ def run() -> Callable[..., str]:
 
 
 def test_characters(run: Callable[..., str], texts: Path, articles: Path) -> None:
-    """The numbers are those of the texts, which are in another field; the characters are shown in their order."""
     found = run("characters", articles, "--field", "article")
     assert re.match(r"tokenmill \S+ torch \S+ numpy .* cores, ", found)
     whole = [path.read_text() for path in texts.iterdir()]
@@ -103,7 +98,6 @@ def test_what_cannot_be_read_is_one_line(
 
 @pytest.mark.needs("minutes")
 def test_language_model(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
-    """It says what was kept, shows blocks as text, and its loss falls."""
     rows = (articles, "--field", "article", "--store", tmp_path / "store")
     found = run("language_model", *rows, "--min-chars", "0", "--steps", "40")
     kept, all_ = re.search(r"Data retention: 100.0 % \((\d+) of (\d+) documents\)", found).groups()  # type: ignore[union-attr]
@@ -117,7 +111,6 @@ def test_language_model(run: Callable[..., str], articles: Path, tmp_path: Path)
 
 @pytest.mark.needs("minutes")
 def test_four_workers(run: Callable[..., str], texts: Path, store: Path) -> None:
-    """Each says its throughput; here there are two, for a machine with two cores."""
     found = run("four_workers", texts, "--store", store, "--workers", "2", "--seconds", "1")
     shown = re.findall(r"worker (\d), step (\d): x \[16, 127\], whose rows begin with the tokens ([\d, ]+) …", found)
     assert [(rank, step) for rank, step, _ in shown] == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
@@ -127,7 +120,6 @@ def test_four_workers(run: Callable[..., str], texts: Path, store: Path) -> None
 
 @pytest.mark.needs("minutes")
 def test_stratified(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
-    """An equal share of each stratum, and every stratum longer than the one before."""
     rows = (articles, "--field", "article", "--store", tmp_path / "store")
     found = run("stratified", *rows, "--samples", "20", "--strata", "4")
     strata = re.findall(r"stratum \d: ([\d,]+) to ([\d,]+) tokens, (\d+) of (\d+) documents", found)
@@ -138,7 +130,6 @@ def test_stratified(run: Callable[..., str], articles: Path, tmp_path: Path) -> 
 
 @pytest.mark.needs("minutes")
 def test_random_access(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
-    """One by one and at once, the same documents; their names say where they were."""
     found = run("random_access", articles, "--field", "article", "--store", tmp_path / "store", "--takes", "50")
     assert re.search(rf"the first: {articles}:\d+, [\d,]+ tokens", found)
     counts = re.findall(r"microseconds each, ([\d,]+) tokens", found)
@@ -148,7 +139,6 @@ def test_random_access(run: Callable[..., str], articles: Path, tmp_path: Path) 
 
 @pytest.mark.needs("minutes")
 def test_classification(run: Callable[..., str], tmp_path: Path) -> None:
-    """Labels are counted, shared among workers, and learned."""
     found = run("classification", "--store", tmp_path / "store", "--tokenizer", "bytes", "--steps", "60")
     total, labels = re.search(r"(\d+) documents: (\{.*\})", found).groups()  # type: ignore[union-attr]
     assert sum(json.loads(labels.replace("'", '"')).values()) == int(total)
@@ -179,7 +169,6 @@ def test_labels_may_be_numbers_and_a_tokenizer_of_berts_kind_has_its_tokens_arou
 
 @pytest.mark.needs("minutes")
 def test_segments(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
-    """A step for each segment, validation every n steps."""
     options = ("--chunk", "64", "--segment", "16", "--steps", "40", "--validate", "20", "--batch-size", "2")
     found = run("segments", articles, "--field", "article", "--store", tmp_path / "store", *options)
     assert re.search(r"train: [\d,]+ chunks of 4 segments", found)
@@ -187,7 +176,6 @@ def test_segments(run: Callable[..., str], articles: Path, tmp_path: Path) -> No
 
 
 def test_memory_mapped(run: Callable[..., str], tmp_path: Path) -> None:
-    """Any program opens the file, without being told dtype or shape."""
     options = ("--rows", "300", "--shape", "2,5", "--dtype", "float16")
     found = run("memory_mapped", "--file", tmp_path / "rows.npy", *options)
     assert re.match(r"tokenmill \S+ torch .*\n300 rows float16 \(2, 5\), written", found)
@@ -198,7 +186,6 @@ def test_memory_mapped(run: Callable[..., str], tmp_path: Path) -> None:
 
 
 def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the number of the row; and no file is left that looks whole."""
     monkeypatch.syspath_prepend(str(LABS))
     write_rows = import_module("memory_mapped").write_rows  # a script, on the path only here
     path = tmp_path / "rows.npy"
@@ -211,7 +198,6 @@ def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.needs("minutes")
 def test_side_by_side(run: Callable[..., str], articles: Path, tmp_path: Path) -> None:
-    """The three ways make as many tokens of rows whose text is in a field of another name, and batches of them."""
     options = ("--field", "article", "--store", tmp_path / "store", "--port", str(free_port()), "--seconds", "0.2")
     found = run("side_by_side", articles, *options)
     ways = re.findall(r"^(\w[\w ]+?) +[\d.]+ s +[\d.]+ s +([\d,]+) +[\d,]+$", found, re.MULTILINE)
@@ -221,7 +207,6 @@ def test_side_by_side(run: Callable[..., str], articles: Path, tmp_path: Path) -
 
 @pytest.mark.needs("minutes")
 def test_from_stream(run: Callable[..., str], texts: Path, tmp_path: Path) -> None:
-    """A Kafka and a service of its own; both loaders get what was sent, and nothing goes on running."""
     port = free_port()
     found = run("from_stream", texts, "--store", tmp_path / "store", "--port", str(port), "--steps", "3")
     assert re.findall(r"(\w+): 3 batches, 1,524 tokens", found) == ["train", "validation"]
@@ -231,7 +216,6 @@ def test_from_stream(run: Callable[..., str], texts: Path, tmp_path: Path) -> No
 
 @pytest.mark.needs("minutes")
 def test_notebook(tmp_path: Path, articles: Path) -> None:
-    """It installs what is missing, runs from top to bottom on anybody's texts, and draws; what it prints is plain."""
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     notebook = nbformat.read(LABS / "from_texts_to_training.ipynb", as_version=4)

@@ -37,18 +37,14 @@ PAGES: Final = {
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Serves files and tells nobody, but remembers who asked for what."""
-
     asked: Final[list[tuple[str, str]]] = []
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the library's signature
-        """Remember the path, and who the client says that it is."""
         self.asked.append((self.path, self.headers["User-Agent"]))
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """Serve `PAGES`; the address of the first one."""
     for name, content in PAGES.items():
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(content)
@@ -62,18 +58,14 @@ def site(tmp_path: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Target:
-    """A topic of one partition to which an example sends."""
-
     broker: Broker
     raw: str
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What tells an example of it."""
         return ("--bootstrap-servers", self.broker.bootstrap_servers, "--topic", self.raw)
 
     def documents(self) -> list[Document]:
-        """Return the documents that have arrived."""
         settings = Settings(bootstrap_servers=self.broker.bootstrap_servers, raw_topics=(self.raw,))
         decode = opened("auto")
         return [decode(record.value or b"") for record in raw_records(settings, self.raw)[0]]
@@ -81,12 +73,10 @@ class Target:
 
 @pytest.fixture
 def target(broker: Broker, topic: TopicFactory) -> Target:
-    """Return a new topic."""
     return Target(broker, topic(1))
 
 
 def example(name: str, *words: str, directory: Path, **environment: str) -> "subprocess.Popen[str]":
-    """Start an example as a reader would."""
     command = [sys.executable, str(EXAMPLES / name), *words]
     return subprocess.Popen(
         command,
@@ -99,16 +89,13 @@ def example(name: str, *words: str, directory: Path, **environment: str) -> "sub
 
 
 def said(process: "subprocess.Popen[str]", code: int = 0) -> str:
-    """Return what an example says, which ends with this exit code."""
     output = process.communicate(timeout=SECONDS)[0]
     assert process.returncode == code, output
     return output
 
 
 def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(target: Target, tmp_path: Path, site: str) -> None:
-    """Ids are addresses, texts are what a reader sees; robots.txt is asked for first and obeyed."""
     output = said(example("crawler.py", site, *target.options, "--delay", "0.01", directory=tmp_path))
-
     assert target.documents() == [
         Document("To A\nB", site),
         Document("The mill & the stone.\nHome\nC", f"{site}a.html"),
@@ -120,24 +107,19 @@ def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(target: Target,
 
 
 def test_the_crawler_ends_in_order(target: Target, tmp_path: Path, site: str) -> None:
-    """SIGTERM while it waits: what it fetched is in Kafka, and it says how much."""
     with example("crawler.py", site, *target.options, "--delay", "1", directory=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"{site}\n"
         process.send_signal(signal.SIGTERM)
         output = said(process)
-
     assert f" pages sent to {target.raw}" in output
     assert target.documents()[0].id == site
     assert len(target.documents()) == int(output.split(" pages")[0].split()[-1]) < len(PAGES)
 
 
 def test_long_addresses_become_ids_that_fit(target: Target, tmp_path: Path, site: str) -> None:
-    """No page is dead-lettered for its address."""
     options = (*target.options, "--limit", "1", "--delay", "0")
-
     said(example("crawler.py", f"{site}?{'x' * 200}", *options, directory=tmp_path))
-
     assert re.fullmatch("sha256:[0-9a-f]{64}", str(target.documents()[0].id))
 
 
@@ -164,7 +146,6 @@ def test_the_faust_app_hands_articles_on(target: Target, topic: TopicFactory, tm
 
 
 def rows_sent(rows: Sequence[tuple[int, str]], target: Target, directory: Path, code: int = 0) -> str:
-    """Send a table of notes; return what the example says."""
     with sqlite3.connect(directory / "notes.db") as connection:
         connection.execute("CREATE TABLE notes (id INTEGER, body TEXT)")
         connection.executemany("INSERT INTO notes VALUES (?, ?)", rows)
@@ -174,17 +155,13 @@ def rows_sent(rows: Sequence[tuple[int, str]], target: Target, directory: Path, 
 
 
 def test_rows_of_a_database_are_sent_by_confluent_kafka(target: Target, tmp_path: Path) -> None:
-    """In order, each once; the first column is the id."""
     rows = [(number, f'note {number}: ü, \\ and "quotes"') for number in range(500)]
-
     assert rows_sent(rows, target, tmp_path) == f"500 documents sent to {target.raw}\n"
     assert target.documents() == [Document(text, f"notes/{number}") for number, text in rows]
 
 
 def test_lost_rows_are_told(topic: TopicFactory, broker: Broker, tmp_path: Path) -> None:
-    """A record that the broker refuses ends the program with its reason."""
     target = Target(broker, topic(1, max_message_bytes=1000))
-
     assert "1 were not: " in rows_sent([(1, os.urandom(4000).hex())], target, tmp_path, code=1)
 
 
@@ -212,6 +189,5 @@ def test_the_console_producer_takes_lines_of_text_and_of_json(target: Target, tm
 
 
 def test_every_example_is_explained() -> None:
-    """The page knows all of them."""
     page = (EXAMPLES / "README.md").read_text()
     assert set(re.findall(r"\]\((\w+\.py)\)", page)) == {file.name for file in EXAMPLES.glob("*.py")}

@@ -37,7 +37,6 @@ STEPS: Final = 25
 
 
 def info_of(stream: str, split: str) -> StreamInfo:
-    """Describe a stream of bytes, 17 in each block."""
     splits = (("train", 998), ("validation", 2))
     recipe = replace(RECIPE, block_tokens=17, splits=splits, split=split)
     return StreamInfo.from_genesis(Genesis(stream, recipe, (0, 0), SEGMENT), SEGMENT)
@@ -54,7 +53,6 @@ class GrowingStore:
     """A store with a validation stream; of the other, there is what `grow_to` brought."""
 
     def __init__(self, path: Path) -> None:
-        """Make the store."""
         self.path = path
         self.store = Store.open_or_create(path)
         held_out = info_of(HELD_OUT, "validation")
@@ -65,21 +63,16 @@ class GrowingStore:
         write_eras(self.store, make_eras(held_out, {0: chain}, [{0: 5}, {0: 9}, {0: 14}]), stream=HELD_OUT)
 
     def grow_to(self, eras: int) -> None:
-        """Bring the first so many eras, and their blocks in commits of one or two."""
         for partition, part in enumerate(ERAS[eras - 1].ranges):
             fill(self.store, INFO, CHAINS[partition], [*range(part.first, part.stop), part.stop], partition=partition)
         write_eras(self.store, ERAS[:eras])
 
     def sealed(self) -> int:
-        """Return how many segments are sealed by now."""
         return len(list((self.path / STREAM).glob("*/*.json")))
 
 
 class Trainer:
-    """Runs of the example on one store, with one checkpoint and one log."""
-
     def __init__(self, store: GrowingStore, directory: Path) -> None:
-        """Start nothing yet."""
         self.log_file = directory / "log"
         self.checkpoint = directory / "gpt.pt"
         self.output = directory / "output"
@@ -109,7 +102,6 @@ class Trainer:
                 process.wait()
 
     def run(self, ranks: int = 1) -> None:
-        """Train to the end."""
         with self.running(ranks) as process:
             assert process.wait(240) == 0, self.output.read_text()
 
@@ -120,7 +112,6 @@ class Trainer:
             assert process.poll() is None, self.output.read_text()
 
     def log(self) -> list[dict[str, Any]]:
-        """Return the lines of the log."""
         return [json.loads(line) for line in self.log_file.read_text().splitlines()] if self.log_file.exists() else []
 
     def begun(self) -> int:
@@ -132,7 +123,6 @@ class Trainer:
         return [(line["step"], line["samples"]) for line in self.log() if "held_out" not in line]
 
     def held_out(self, name: str) -> dict[int, list[str]]:
-        """Return the hashes of the batches of each validation or test, by step."""
         found: dict[int, list[str]] = {}
         for line in self.log():
             if line.get("held_out") == name:
@@ -140,13 +130,11 @@ class Trainer:
         return found
 
     def said(self) -> list[dict[str, Any]]:
-        """Return what was printed."""
         return [json.loads(line) for line in self.output.read_text().splitlines() if line.startswith("{")]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    """Return a run of one process that nothing disturbed, on a store that was complete."""
     store = GrowingStore(tmp_path_factory.mktemp("store"))
     store.grow_to(len(ERAS))
     trainer = Trainer(store, tmp_path_factory.mktemp("whole"))
@@ -207,7 +195,6 @@ def test_it_trains_and_reports_as_json(whole: Trainer) -> None:
 
 
 def test_validation_has_the_same_batches_each_time(whole: Trainer) -> None:
-    """Nine blocks make two batches; the loss is another each time, for the model is."""
     found = whole.held_out("validation")
     assert list(found) == [4, 8, 12, 16, 20, 24]
     assert len(found[4]) == len(set(found[4])) == 2
@@ -243,7 +230,6 @@ def test_killed_runs_go_on_exactly_with_other_numbers_of_processes(
 
 @pytest.mark.skipif(not Path("/proc/driver/nvidia/version").exists(), reason="needs an NVIDIA GPU")
 def test_it_trains_on_a_gpu(whole: Trainer, tmp_path: Path) -> None:
-    """Compiled, in bfloat16: the same samples, and about the same loss."""
     store = GrowingStore(tmp_path / "store")
     store.grow_to(len(ERAS))
     trainer = Trainer(store, tmp_path)
@@ -258,7 +244,6 @@ def test_it_trains_on_a_gpu(whole: Trainer, tmp_path: Path) -> None:
 def test_a_store_that_is_not_there_is_waited_for_aloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At once, once for each reason; then the run goes on."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     example = importlib.import_module("train_gpt")
     waits: list[str] = []

@@ -104,7 +104,6 @@ class Mill:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Yield a running Chromium."""
     playwright = pytest.importorskip("playwright.sync_api")
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert program, "no chromium: install Debian's package of that name, or set CHROMIUM to a browser's path"
@@ -117,7 +116,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def trainer() -> Iterator[str]:
-    """Yield the address of a trainer's metrics."""
     registry = CollectorRegistry()
     for name, value in {"step": 12, "behind_eras": 2, "tokens_total": 5e6, **WAITS}.items():
         gauge = Gauge(f"tokenmill_trainer_{name}", name, ["stream", "rank"], registry=registry)
@@ -129,7 +127,6 @@ def trainer() -> Iterator[str]:
 
 @pytest.fixture
 def mill(tmp_path: Path, trainer: str) -> Iterator[Mill]:
-    """Yield a service whose page is served; its store has hostile texts."""
     store_of(tmp_path, [*("a" * 40 for _ in range(9)), *[HOSTILE] * 3])
     mill = Mill(Settings(metrics_port=free_port(), group=HOSTILE, store=tmp_path, trainers=(trainer,)))
     with serving(mill.settings, [mill.fleet], Probes(), mill.document, {"group": HOSTILE}):
@@ -138,14 +135,11 @@ def mill(tmp_path: Path, trainer: str) -> Iterator[Mill]:
 
 @dataclass
 class Look:
-    """The page as it is in the browser, and what was asked of whom."""
-
     page: Any
     asked: list[str]
     errors: list[str]
 
     def rows(self, section: str) -> list[list[str]]:
-        """Return the texts of a section's table."""
         found: list[list[str]] = self.page.eval_on_selector_all(
             f"#{section} tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
         )
@@ -177,7 +171,6 @@ def look(browser: Any, mill: Mill, request: pytest.FixtureRequest) -> Iterator[L
 
 
 def test_figures_come_and_move(look: Look) -> None:
-    """The flow with its rates, the lag with the time to catch up, workers, the funnel in the recipe's order."""
     flow = look.page.inner_text("#flow")
     assert "records/s" in flow
     assert "…" not in flow
@@ -213,7 +206,6 @@ def test_nothing_is_asked_of_anyone_else_and_texts_stay_texts(look: Look, mill: 
 
 
 def test_lengths_trainers_and_texts_come_from_the_store(look: Look, mill: Mill) -> None:
-    """Lengths by powers of two, trainers with what they wait, and texts, once they are asked for, as texts."""
     look.until("document.querySelector('#trainers tbody').rows[0].cells.length > 1")
     trainer = mill.settings.trainers[0]
     assert look.rows("trainers") == [[f"{trainer}, rank {HOSTILE}", STREAM, "12", "5M", "2", "25 %"]]
@@ -228,7 +220,6 @@ def test_lengths_trainers_and_texts_come_from_the_store(look: Look, mill: Mill) 
 
 
 def test_what_is_halted_is_named_with_what_helps_and_what_is_gone_is_told(look: Look, mill: Mill) -> None:
-    """A reason that a service would not say is text as well."""
     mill.said["raw-text/3"] = {"position": 5, "halted": "x", "halted_by": DamagedError.brief}
     mill.said["raw-text/4"] = {"position": 5, "waiting": "x", "waiting_by": HOSTILE}
     look.until("!document.getElementById('stops').hidden")
@@ -263,7 +254,6 @@ WINDOWS: Final = {
 
 @pytest.mark.parametrize("look", WINDOWS.values(), ids=WINDOWS.keys(), indirect=True)
 def test_it_fits_any_window(look: Look, mill: Mill, request: pytest.FixtureRequest) -> None:
-    """Nothing is wider than the window, text has the contrast that WCAG asks for, and a picture is kept."""
     mill.said["raw-text/3"] = {"position": 5, "halted": "x", "halted_by": DamagedError.brief}
     look.page.click("#blocks summary")
     look.until("!document.getElementById('stops').hidden && seen.length > 3 && document.querySelector('#blocks .text')")
@@ -292,7 +282,6 @@ CONTRAST: Final = """() => {
 
 
 def test_the_keyboard_reaches_all_of_it(look: Look) -> None:
-    """From the link past the navigation to the settings, which a key opens."""
     reached = []
     for _ in range(30):
         look.page.keyboard.press("Tab")
@@ -309,7 +298,6 @@ def test_the_keyboard_reaches_all_of_it(look: Look) -> None:
 
 
 def test_the_page_asks_for_the_token(browser: Any) -> None:
-    """With a wrong one it asks again; the right one shows the figures, and stays out of the address."""
     mill = Mill(Settings(metrics_port=free_port(), http_token=TOKEN))  # type: ignore[arg-type]
     with serving(mill.settings, [mill.fleet], Probes(), mill.document):
         page = browser.new_page()

@@ -18,10 +18,7 @@ SITE: Final = ROOT / "build/site/html"
 
 
 class Page(HTMLParser):
-    """The addresses in a page, and the places in it that have a name."""
-
     def __init__(self, file: Path) -> None:
-        """Read a file."""
         super().__init__()
         self.links: list[str] = []
         self.loads: list[str] = []
@@ -29,7 +26,6 @@ class Page(HTMLParser):
         self.feed(file.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag's."""
         said = {name: value or "" for name, value in attrs}
         self.names |= {said.get("id", "")}
         if "src" in said or tag == "link":
@@ -45,7 +41,6 @@ def pages() -> dict[Path, Page]:
 
 
 def inside(file: Path, addresses: list[str]) -> Iterator[tuple[Path, str]]:
-    """Yield the files and places of the site that a page's addresses lead to."""
     for address in addresses:
         parts = urlsplit(address)
         if not parts.scheme:
@@ -53,13 +48,11 @@ def inside(file: Path, addresses: list[str]) -> Iterator[tuple[Path, str]]:
 
 
 def test_every_page_of_the_navigation_is_there(pages: dict[Path, Page]) -> None:
-    """README.md of a folder is its index.html."""
     listed = [Path(page).with_suffix(".html") for page in navigation()]
     assert {SITE / page.with_name(page.name.replace("README", "index")) for page in listed} == set(pages)
 
 
 def test_every_link_and_picture_leads_somewhere(pages: dict[Path, Page]) -> None:
-    """To a file, and to a place in it."""
     lost = [
         (str(file.relative_to(SITE)), str(to), place)
         for file, page in pages.items()
@@ -71,13 +64,11 @@ def test_every_link_and_picture_leads_somewhere(pages: dict[Path, Page]) -> None
 
 
 def test_no_page_loads_anything_from_elsewhere(pages: dict[Path, Page]) -> None:
-    """It can be read without a network."""
     assert [(file, load) for file, page in pages.items() for load in page.loads if urlsplit(load).netloc] == []
 
 
 @pytest.mark.parametrize("image", IMAGES)
 def test_an_sbom_names_what_an_image_installs(image: str) -> None:
-    """Each with its licence, and the project needs them all."""
     made = json.loads((ROOT / f"build/sbom/{image}.cdx.json").read_text())
     assert made["specVersion"] == "1.6"
     assert {"faust-streaming", "numpy"} < {one["name"] for one in made["components"]}

@@ -35,12 +35,10 @@ SEGMENT_BLOCKS: Final = 3
 
 
 def small_segments(patch: pytest.MonkeyPatch) -> None:
-    """Let a bucket's segments have `SEGMENT_BLOCKS` blocks."""
     patch.setattr(description, "MOST_BUCKET_BYTES", SEGMENT_BLOCKS * INFO.block_bytes + 1)
 
 
 def grow(store: Store, eras: int) -> None:
-    """Let a store have the first eras, with their blocks."""
     reached = {partition: stop for step in STOPS[:eras] for partition, stop in step.items()}
     for partition, stop in reached.items():
         fill(store, INFO, CHAINS[partition], [stop], partition=partition)
@@ -48,14 +46,12 @@ def grow(store: Store, eras: int) -> None:
 
 
 def store_with(path: Path, eras: int) -> Path:
-    """Make a store with the first eras and their blocks."""
     store = make_store(path, INFO)
     grow(store, eras)
     return store.path
 
 
 def whole_store(path: Path) -> Path:
-    """Make a store with all eras, the end marker included."""
     return store_with(path, len(ERAS))
 
 
@@ -64,39 +60,31 @@ class Killed(BaseException):
 
 
 class Memory(StoredObjects):
-    """Objects in memory: what a bucket is that never fails."""
-
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
     def create(self, path: str, data: Data) -> None:
-        """Create an object, unless the name is taken."""
         if path in self.objects:
             raise FileExistsError(path)
         self.objects[path] = bytes(data)
 
     def read(self, path: str) -> Data:
-        """Return an object."""
         if path not in self.objects:
             raise FileNotFoundError(path)
         return memoryview(self.objects[path])
 
     def names(self, folder: str, after: str | None) -> list[str]:
-        """Return names in order."""
         return sorted(name for name in self.objects if name.startswith(f"{folder}/") and name > (after or ""))
 
     def folders(self) -> list[str]:
-        """Return what stands before the first slash of names."""
         return sorted({name.partition("/")[0] for name in self.objects if "/" in name})
 
 
 def bucket_of(objects: Memory) -> Bucket:
-    """Return a bucket that waits for nothing."""
     return Bucket("s3://bucket", objects, pause=lambda _: None)
 
 
 def uploaded(store: Path, bucket: Memory | Bucket) -> Upload:
-    """Upload all that a store has."""
     upload = Upload(store, STREAM, bucket_of(bucket) if isinstance(bucket, Memory) else bucket)
     upload.begin()
     while upload.step():
@@ -105,14 +93,12 @@ def uploaded(store: Path, bucket: Memory | Bucket) -> Upload:
 
 
 def uploaded_to(store: Path, share: Path) -> Path:
-    """Upload all that a store has into a directory, which is made where it is not there."""
     share.mkdir(exist_ok=True)
     uploaded(store, Bucket.open(share.as_uri()))
     return share
 
 
 def until(true: Callable[[], bool], process: commands.Command) -> None:
-    """Wait."""
     end = time.monotonic() + SECONDS
     while not true():
         assert process.poll() is None, process.said
@@ -150,7 +136,6 @@ class Way(Memory):
         return fate
 
     def create(self, path: str, data: Data) -> None:
-        """Create an object, or not, now or later, and say so or not."""
         fate = self._fate("create")
         if fate == "conflict":
             raise FileExistsError("409")
@@ -164,13 +149,11 @@ class Way(Memory):
             raise OSError(fate)
 
     def read(self, path: str) -> Data:
-        """Read an object, or fail."""
         if self._fate("read") != "done":
             raise OSError("reset")
         return super().read(path)
 
     def names(self, folder: str, after: str | None) -> list[str]:
-        """List, or fail."""
         if self._fate("names") != "done":
             raise OSError("reset")
         return super().names(folder, after)
@@ -184,8 +167,6 @@ FATES: Final = {
 
 
 class Uploader:
-    """A process that uploads, and is started again whenever it ends."""
-
     def __init__(self, scene: "Scene") -> None:
         self.eras = 0
         """What its store has."""

@@ -41,19 +41,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a store whose segments are small in a bucket."""
     small_segments(monkeypatch)
     return whole_store(tmp_path / "store")
 
 
 @pytest.fixture
 def address(store: Path, tmp_path: Path) -> str:
-    """Return the bucket of it."""
     return uploaded_to(store, tmp_path / "share").as_uri()
 
 
 def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Run) -> None:
-    """Describe, eras, export and trace."""
     facts = [
         json.loads(run("describe", STREAM, "--format", "json", "--offline", "--store", at).out)
         for at in (address, store)
@@ -85,7 +82,6 @@ def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Ru
 
 
 def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
-    """Also its description."""
     before = {path: path.read_bytes() for path in store.glob(f"{STREAM}/**/*.*")}
     (store / STREAM / "0" / "000000000008.bin").write_bytes(b"")
     (store / STREAM / "stream.json").write_bytes(b"{}")
@@ -124,13 +120,11 @@ def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pyt
 
 
 def freed(told: Told) -> list[dict[str, int]]:
-    """Return what became of the partitions."""
     assert told.code == 0, told
     return [{name: one[name] for name in ("first", "segments")} for one in json.loads(told.out).values()]
 
 
 def other_eras(path: Path) -> Path:
-    """Return a store with the same blocks in other eras."""
     store = make_store(path, INFO)
     for partition, chain in CHAINS.items():
         fill(store, INFO, chain, [25], partition=partition)
@@ -170,7 +164,6 @@ def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatc
     [("serve",), ("segment",), ("retire", STREAM, "--keep", 1), ("adopt",), ("mirror",), ("upload", "--to", "s3://x")],
 )
 def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> None:
-    """With what to do."""
     told = run(*words, "--store", "s3://bucket/prefix")
     assert told.code == 12
     assert "store is s3://bucket/prefix, and" in told.err
@@ -178,7 +171,6 @@ def test_who_writes_to_a_store_refuses(words: tuple[object, ...], run: Run) -> N
 
 
 def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path: Path, run: Run) -> None:
-    """What would be both is refused, and stays as it is."""
     (empty := tmp_path / "empty").mkdir()
     before, share = sorted(tmp_path.rglob("*")), tmp_path / "share"
     for words in (
@@ -211,7 +203,6 @@ def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
 
 @pytest.mark.needs("minutes")
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
-    """All that is in the bucket is what the mill makes, there and in a store that was made of it."""
     share = tmp_path / "share"
     share.mkdir()
     upload = Upload(milled.settings.store, milled.train, Bucket.open(share.as_uri()))

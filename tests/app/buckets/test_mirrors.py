@@ -40,7 +40,6 @@ def files(store: Path) -> dict[str, bytes]:
 
 
 def copied(path: Path, memory: Memory) -> Path:
-    """Bring all that there is into a store."""
     copy = StreamCopy(Store.open_or_create(path), STREAM, bucket_of(memory))
     try:
         copy.copy(lambda: None)
@@ -51,12 +50,10 @@ def copied(path: Path, memory: Memory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let segments in a bucket lie across the store's."""
     small_segments(monkeypatch)
 
 
 def test_what_comes_back_is_what_was_uploaded(tmp_path: Path) -> None:
-    """Byte for byte, in steps as the stream grows, each time with a new process."""
     memory, store = Memory(), make_store(tmp_path / "store", INFO)
     for eras in range(1, len(ERAS) + 1):
         grow(store, eras)
@@ -100,7 +97,6 @@ def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: 
 
 
 def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path) -> None:
-    """Its chain does not continue the one before."""
     memory, other = Memory(), Memory()
     uploaded(whole_store(tmp_path / "store"), memory)
     foreign = make_store(tmp_path / "foreign", INFO)
@@ -122,7 +118,6 @@ def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path)
 
 
 def test_another_history_is_refused(tmp_path: Path) -> None:
-    """A store that has other eras stays as it is."""
     memory = Memory()
     uploaded(whole_store(tmp_path / "store"), memory)
     other = make_store(tmp_path / "other", INFO)
@@ -135,7 +130,6 @@ def test_another_history_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
-    """What was committed stays, and the next start goes on."""
     rng, fails = random.Random(3), 0.0
 
     class Failing(Memory):
@@ -160,7 +154,6 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.needs("minutes")
 def test_the_command_once_and_killed(tmp_path: Path) -> None:
-    """It says what it has; killed while it copies, the same command goes on."""
     share, copy, log, environment = tmp_path / "share", tmp_path / "copy", tmp_path / "log", dict(os.environ)
     share.mkdir()
     words = ["mirror", "--store", str(copy), "--from", share.as_uri()]
@@ -183,7 +176,6 @@ def test_the_command_once_and_killed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_follows(tmp_path: Path) -> None:
-    """From an empty bucket to the end of a stream; SIGTERM ends it in order."""
     share, copy = tmp_path / "share", tmp_path / "copy"
     share.mkdir()
     process = commands.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})

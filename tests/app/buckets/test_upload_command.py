@@ -13,7 +13,6 @@ from tests.store.chains import STREAM, make_store
 
 
 def words(store: Path, share: Path, *more: str) -> Sequence[str]:
-    """Return the command."""
     return ["upload", "--store", str(store), "--to", share.as_uri(), *more]
 
 
@@ -24,20 +23,17 @@ def objects(share: Path) -> dict[str, bytes]:
 
 
 def without_heads(found: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the objects whose cut is free in no way."""
     return {name: data for name, data in found.items() if "/heads/" not in name}
 
 
 @pytest.fixture
 def share(tmp_path: Path) -> Path:
-    """Return a directory that is a bucket."""
     path = tmp_path / "share"
     path.mkdir()
     return path
 
 
 def test_once_and_again(share: Path, tmp_path: Path) -> None:
-    """What would be done is said, then done, then there; a stream that goes on has eras that wait."""
     store, log, environment = store_with(tmp_path / "store", 5), tmp_path / "log", dict(os.environ)
     told = commands.run(words(store, share, "--dry-run"), log, environment)
     assert (told.code, objects(share)) == (0, {})
@@ -55,7 +51,6 @@ def test_once_and_again(share: Path, tmp_path: Path) -> None:
 
 
 def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
-    """With the code of errors of buckets, or of a store that is none."""
     log, environment = tmp_path / "log", dict(os.environ)
     store = store_with(tmp_path / "store", 5)
     told = commands.run(words(store, tmp_path / "not mounted"), log, environment)
@@ -70,7 +65,6 @@ def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_follows_a_store_that_grows(share: Path, tmp_path: Path) -> None:
-    """From before it holds a stream, to the end marker; SIGTERM ends it in order."""
     path = tmp_path / "store"
     process = commands.command(words(path, share, "--follow"), tmp_path / "log", {})
     try:

@@ -32,7 +32,6 @@ from tokenmill.store import open_partition
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let segments in a bucket be shorter than those of stores."""
     small_segments(monkeypatch)
 
 
@@ -48,7 +47,6 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return a store for each number of eras."""
     folder = tmp_path_factory.mktemp("stores")
     return [store_with(folder / str(eras), eras) for eras in range(len(ERAS) + 1)]
 
@@ -62,7 +60,6 @@ class Follower:
         self._truth = truth
 
     def __call__(self) -> None:
-        """Look."""
         known = set(self.heads.segments)
         self.heads.look(bucket_of(self._memory))
         for partition, first in set(self.heads.segments) - known:
@@ -88,7 +85,6 @@ def test_whatever_happens_a_bucket_has_one_history(seeds: range, stores: list[Pa
 
 
 def test_a_bucket_is_a_store(tmp_path: Path) -> None:
-    """Its objects, put into a folder, are read as a store: all blocks, of short last segments as well."""
     memory = Memory()
     uploaded(whole_store(tmp_path / "store"), memory)
     for name, data in memory.objects.items():
@@ -152,13 +148,11 @@ def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkey
 
 
 def fail() -> None:
-    """Fail as a disk does."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("name", ["0/000000000003.bin", "1/000000000000.json", "stream.json"])
 def test_another_object_under_our_name_stops_the_upload(name: str, tmp_path: Path) -> None:
-    """It is named, and stays as it is; no head names what it belongs to."""
     memory = Memory()
     memory.objects[f"{STREAM}/{name}"] = b"foreign"
     with pytest.raises(BucketError, match=r"another (object|stream)"):
@@ -176,8 +170,6 @@ def test_another_object_under_our_name_stops_the_upload(name: str, tmp_path: Pat
     ],
 )
 def test_what_lacks_in_the_environment_is_said(said: str, todo: str) -> None:
-    """By what the library says of it."""
-
     class Refusing(Memory):
         def read(self, path: str) -> Data:
             raise OSError(f"{path}: {said}")
@@ -208,7 +200,6 @@ def test_an_older_state_of_the_bucket_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_store_with_another_history_uploads_nothing(tmp_path: Path) -> None:
-    """Its eras differ from those in the bucket."""
     memory = Memory()
     uploaded(whole_store(tmp_path / "store"), memory)
     before = dict(memory.objects)
@@ -233,7 +224,6 @@ def test_a_store_with_another_history_uploads_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_head_is_refused(forged: bytes) -> None:
-    """Other bytes, another chain, eras or segments that do not follow; nothing of it is taken."""
     heads = HeadLog(INFO.in_bucket())
     memory = Memory()
     memory.objects[heads.path(0)] = forged.replace(b"BEFORE", heads.before.encode())
@@ -243,7 +233,6 @@ def test_what_is_no_head_is_refused(forged: bytes) -> None:
 
 
 def test_a_directory_is_a_bucket_and_none_is_made(tmp_path: Path) -> None:
-    """A mounted share has the same objects; where nothing is mounted, nothing is written."""
     store = whole_store(tmp_path / "store")
     share = tmp_path / "a share #1"
     with pytest.raises(BucketError, match="cannot be opened"):
@@ -265,6 +254,5 @@ def test_a_directory_is_a_bucket_and_none_is_made(tmp_path: Path) -> None:
     ["bucket", "s3://", "ftp://host/x", "file://", "s3:/bucket", "/mnt/x", "s3://host/x?y=1", "file:///tmp#x"],
 )
 def test_what_is_no_bucket_is_said(address: str) -> None:
-    """With how one is written."""
     with pytest.raises(BucketError, match="write it as s3://bucket/prefix"):
         Bucket.open(address)

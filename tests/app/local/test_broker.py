@@ -32,14 +32,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def write(broker: Broker, topic: str, *values: bytes) -> None:
-    """Write records to partition 0; on return the broker has them."""
     async with producer(Settings(bootstrap_servers=broker.bootstrap_servers)) as client:
         for value in values:
             await client.send_and_wait(topic, value, partition=0)
 
 
 async def read(broker: Broker, topic: str) -> list[bytes | None]:
-    """Return the values of all records of partition 0."""
     (found,) = await content_of(Settings(bootstrap_servers=broker.bootstrap_servers), topic, 1)
     return [value for _, value in found]
 
@@ -105,7 +103,6 @@ async def test_own_settings_win_and_more_listeners_have_lasting_addresses(tmp_pa
 
 
 def test_taken_port_is_refused(tmp_path: Path) -> None:
-    """A port that another program listens on is named, with what to do."""
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(BrokerError, match=rf"port {port} .*taken.*--port"):
@@ -113,7 +110,6 @@ def test_taken_port_is_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_setting_ends_with_the_logs_last_lines(tmp_path: Path) -> None:
-    """When Kafka refuses to start, the error says why and where to read on."""
     broker = Broker(tmp_path, settings={"num.io.threads": "many"})
     with pytest.raises(BrokerError, match=r"(?s)num\.io\.threads"):
         broker.start()
@@ -121,7 +117,6 @@ def test_wrong_setting_ends_with_the_logs_last_lines(tmp_path: Path) -> None:
 
 
 def test_second_broker_in_a_directory_is_refused(broker: Broker) -> None:
-    """A directory has one broker; whoever wants it attaches to it."""
     with pytest.raises(BrokerError, match=r"runs in .* already"):
         Broker(broker.directory).start()
     assert Broker.attach(broker.directory).bootstrap_servers == broker.bootstrap_servers
@@ -163,7 +158,6 @@ def test_a_start_that_is_interrupted_leaves_no_broker(tmp_path: Path) -> None:
 
 
 def test_only_the_owner_may_read_whatever_was_there_before(tmp_path: Path) -> None:
-    """Neither an older file's rights nor a generous umask count."""
     file = tmp_path / "secret"
     file.write_text("old and longer")
     file.chmod(0o666)
@@ -172,6 +166,5 @@ def test_only_the_owner_may_read_whatever_was_there_before(tmp_path: Path) -> No
         write_private(file, "new ü")
     finally:
         os.umask(before)
-
     assert file.read_text("utf-8") == "new ü"
     assert file.stat().st_mode & 0o777 == 0o600

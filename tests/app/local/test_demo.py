@@ -21,15 +21,12 @@ SECONDS: Final = 240.0
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a book of 300 kB."""
     path = tmp_path_factory.mktemp("text") / "book.txt"
     path.write_text("".join(f"Line {n} of a book, {n * n} words.\n{'' if n % 9 else chr(10)}" for n in range(9000)))
     return path
 
 
 class Demo:
-    """A running demo, with all its children marked; its output, pieces of which can be waited for."""
-
     def __init__(self, directory: Path, arguments: Sequence[str]) -> None:
         self.mark = uuid.uuid4().hex
         self._log = directory / "demo.log"
@@ -46,11 +43,9 @@ class Demo:
 
     @property
     def output(self) -> str:
-        """All that it has said."""
         return self._log.read_text()
 
     def says(self, words: str) -> bool:
-        """Wait for words in the output, and return whether they came."""
         return until(lambda: words in self.output or self.process.poll() is not None, SECONDS) and words in self.output
 
     def left_nothing(self) -> bool:
@@ -60,11 +55,9 @@ class Demo:
 
 @pytest.mark.needs("minutes")
 def test_the_whole_story(text: Path, tmp_path: Path) -> None:
-    """A worker dies, nothing is lost, a model learns, a block leads back to its text; and then on the same state."""
     for run, training in (("book-1", ["--train-seconds", "2"]), ("book-2", ["--no-train"])):
         demo = Demo(tmp_path, ["--text", str(text), "--seconds", "2", *training])
         assert demo.process.wait(SECONDS) == 0, demo.output
-
         assert "killed 1, lost 0, duplicated 0, " in demo.output
         assert "blocks equal to the reference" in demo.output
         learnt = re.search(r"the model(?: made|'s loss went from .* in) ([\d,]+) steps", demo.output)
@@ -89,7 +82,6 @@ def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> No
     demo = Demo(tmp_path, ["--no-train", "--text", str(text), "--seconds", "0.5" if "again" in moment else "20"])
     assert demo.says(moment), demo.output
     os.killpg(demo.process.pid, signal.SIGINT)
-
     assert demo.process.wait(SECONDS) == 130, demo.output
     assert demo.left_nothing()
     assert "Traceback" not in demo.output

@@ -20,7 +20,6 @@ def chain(
     lost: int = 0,
     differences: list[VerifyDifference] | None = None,
 ) -> ChainResult:
-    """Return what was found of a chain with so many blocks."""
     return ChainResult(
         *("s", 0, "t", (0, 9), (0, 9)),
         reference_blocks=reference,
@@ -33,7 +32,6 @@ def chain(
 
 
 def told(found: ChainResult, eras: EraResult) -> tuple[bool, str]:
-    """Return whether that is good, and what is said of it."""
     output = StringIO()
     result = VerifyResult([found], found.differences, [], 1.0, eras=[eras])
     return _say_result(LiveView(Console(file=output)), 1, result), output.getvalue()
@@ -42,7 +40,6 @@ def told(found: ChainResult, eras: EraResult) -> tuple[bool, str]:
 def test_all_blocks_are_good_also_while_an_era_is_on_its_way_to_the_store() -> None:
     """Eras go on while the demo verifies: one that the store does not hold yet is no fault."""
     good, line = told(chain(), EraResult("s", eras=3, store_eras=2))
-
     assert good
     assert "killed 1, lost 0, duplicated 0, 7 blocks equal to the reference" in line
 
@@ -51,13 +48,11 @@ def test_all_blocks_are_good_also_while_an_era_is_on_its_way_to_the_store() -> N
 def test_a_block_that_is_nowhere_or_not_in_the_store_counts_as_lost(found: ChainResult) -> None:
     """All had come to rest before: nothing is on its way any more."""
     good, line = told(found, EraResult("s"))
-
     assert not good
     assert "lost 1, " in line
 
 
 def test_the_readme_shows_what_the_demo_says() -> None:
-    """The line by which a reader knows that it went well, number by number."""
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     (headline,) = re.findall(r"^killed \d.*$", readme, re.MULTILINE)
     (blocks,) = re.findall(r"([\d,]+) blocks", headline)
@@ -79,14 +74,11 @@ def test_losses_are_means_over_the_first_and_the_last_steps() -> None:
 
 
 def test_nothing_at_all_is_not_good() -> None:
-    """No block proves nothing."""
     assert not told(chain(reference=0, topic=0, store=0), EraResult("s"))[0]
 
 
 def test_a_difference_is_not_good_and_is_told() -> None:
-    """Each with its place."""
     different = VerifyDifference("topic", "different", "s", 0, "other ids", block=3)
     good, line = told(chain(differences=[different]), EraResult("s"))
-
     assert not good
     assert "topic: s partition 0, block 3: other ids" in line

@@ -21,20 +21,17 @@ main()
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a directory."""
     command = [sys.executable, "-c", WITHOUT, *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("command", ["config", "version"])
 def test_commands_need_no_java(command: str, tmp_path: Path) -> None:
-    """A container of the service holds none."""
     done = run(tmp_path, command)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_local_kafka_names_its_extra(tmp_path: Path) -> None:
-    """One line, no traceback."""
     done = run(tmp_path, "broker", "start", "--port", str(free_port()))
     assert done.returncode == BrokerError.exit_code
     assert "pip install '.[broker]'" in done.stderr

@@ -28,12 +28,10 @@ LETTER = {"offset": 4711, "reason": "invalid_utf8", "at": 20.0}
 
 
 def worker(name: str, *partitions: str, role: str = "mill", **counters: float) -> WorkerStatus:
-    """Return a worker that runs."""
     return WorkerStatus(name, role, "running", 12345, 0, None, partitions, counters)
 
 
 def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: object) -> Row:
-    """Return a partition whose numbers are about ``size``."""
     sizes = dict.fromkeys(("block", "stored", "segments", "documents", "bytes", "tokens"), size)
     chain = {**sizes, "open_tokens": 3, "messages": 0, "note": None}
     return {
@@ -51,7 +49,6 @@ def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: ob
 
 
 def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", training: bool = False) -> LiveScene:
-    """Return a service of two mills, whose names and numbers may be large."""
     workers = (
         worker(f"{name}-1", f"{topic}/0", f"{topic}/1", tokens=size),
         worker(f"{name}-2", *(f"{topic}/{number}" for number in range(2, 12)), tokens=3 * size),
@@ -68,7 +65,6 @@ def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", trainin
 
 
 def rates_of(shown: LiveScene) -> Rates:
-    """Return rates of a second in which the workers did all that they have counted."""
     rates = Rates()
     rates.add(0.0, {})
     rates.add(1.0, {worker.name: worker.counters for worker in shown.status.workers})
@@ -76,7 +72,6 @@ def rates_of(shown: LiveScene) -> Rates:
 
 
 def rendered(shown: LiveScene, width: int) -> list[str]:
-    """Return the lines on a terminal, without the spaces at their ends."""
     console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as captured:
         console.print(Group(*_picture(shown, rates_of(shown), 75.0, width)))
@@ -84,7 +79,6 @@ def rendered(shown: LiveScene, width: int) -> list[str]:
 
 
 def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
-    """At 80 columns, each in its place."""
     lines = rendered(scene(), 80)
     assert lines == [
         "",
@@ -139,7 +133,6 @@ def test_no_number_is_cut_at_any_width(width: int, large: Mapping[str, object]) 
 
 
 def test_a_row_is_one_line_where_the_terminal_is_wide_enough() -> None:
-    """At 60 columns as well, with names as they are by default."""
     lines = rendered(scene(), 60)
     assert lines[-2:] == rendered(scene(), 80)[-2:]
 
@@ -157,12 +150,10 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
 
 
 def test_splits_are_shown_where_there_is_room() -> None:
-    """From 100 columns on."""
     assert rendered(scene(), 120)[-2].endswith("train 7, held 7")
 
 
 def test_a_log_line_has_eras_and_dead_letters_too() -> None:
-    """And nothing of dead letters where there are none."""
     shown = scene()
     line = _plain_line(shown, rates_of(shown))
     assert "8 eras · 2 of 2 mills · 7 dead letters, the newest: invalid_utf8 (raw-text/1, offset 4711)" in line
@@ -183,21 +174,17 @@ def test_a_log_line_has_eras_and_dead_letters_too() -> None:
     ],
 )
 def test_a_number_has_nine_characters_at_most(number: float, text: str) -> None:
-    """In full as long as people read it so, then in powers of a thousand."""
     assert _short(number) == text
 
 
 def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
-    """Return workers that have counted so many documents and tokens."""
     return {name: {"documents": size, "tokens": size} for name, size in workers.items()}
 
 
 def test_a_rate_is_growth_over_the_last_seconds() -> None:
-    """What was long ago does not count."""
     rates = Rates()
     for second in range(20):
         rates.add(float(second), counted(a=1000 if second < 10 else 1000 + 10 * (second - 9)))
-
     assert rates.per_second("documents") == 10
     for second in range(20, 20 + 2 * int(WINDOW_SECONDS)):
         rates.add(float(second), counted(a=1100))
@@ -215,18 +202,15 @@ def test_a_run_that_is_over_before_the_second_look_has_a_rate() -> None:
 
 
 def test_each_worker_has_a_rate_and_a_new_process_counts_from_0() -> None:
-    """What the process before it counted is no debt of it."""
     rates = Rates()
     rates.add(0.0, counted(a=100, b=5000))
     rates.add(1.0, counted(a=140, b=60))
-
     assert (rates.per_second("tokens", "a"), rates.per_second("tokens", "b")) == (40, 60)
     assert rates.per_second("tokens") == 100
     assert rates.per_second("tokens", "nobody") == 0
 
 
 def test_there_is_no_rate_before_two_looks() -> None:
-    """One look has no length."""
     rates = Rates()
     assert rates.per_second("tokens") == 0
     rates.add(0.0, counted(a=5))
@@ -237,7 +221,6 @@ AWAY = "NO BROKER ANSWERS since "
 
 
 def followed(end: int | None, away_since: float | None) -> LiveScene:
-    """Return a scene of one partition, which is milled up to offset 7."""
     mill = replace(worker("mill-1", "raw-text/0"), state="cut off" if away_since else "running")
     shown = partition(0, end=end, lag=None if end is None else end - 7)
     return LiveScene("raw-text at broker:9092", Status({}, (mill,), (shown,), away_since))
@@ -250,18 +233,15 @@ def test_a_line_says_that_no_broker_answers_and_since_when() -> None:
     assert "(90 s)" in line
     assert "lag unknown" in line
     assert "0 of 1 mills" in line
-
     line = _plain_line(followed(12, None), Rates())
     assert AWAY not in line
     assert "lag 5" in line
 
 
 def test_tables_say_so_too() -> None:
-    """In a line of its own, and in the worker's state."""
     told = "\n".join(rendered(followed(None, time.time() - 90), 120))
     assert all(words in told for words in (AWAY, "cut off", "lag unknown"))
 
 
 def test_lag_is_not_known_before_the_brokers_have_said_anything() -> None:
-    """Not even how many partitions there are."""
     assert Status({}, (), ()).lag is None

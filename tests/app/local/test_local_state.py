@@ -17,11 +17,9 @@ SAVED = Settings(
 
 
 def test_settings_come_back(tmp_path: Path) -> None:
-    """What was saved is what is read, by the state and by any command with --config."""
     state = LocalState(tmp_path)
     assert state.saved() is None
     state.save(SAVED)
-
     assert state.saved() == SAVED
     assert load_settings(config=state.settings_file) == SAVED
 
@@ -44,51 +42,40 @@ def test_steps_come_back(tmp_path: Path, steps: list[object]) -> None:
 
 
 def test_each_name_is_new(tmp_path: Path) -> None:
-    """Runs of the same text are told apart."""
     state = LocalState(tmp_path)
-
     assert [state.new_name(name) for name in ("stdlib", "stdlib", "notes")] == ["stdlib-1", "stdlib-2", "notes-1"]
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    """With what is wrong in it."""
     state = LocalState(tmp_path)
     state.settings_file.write_text("sequence_length = 0")
-
     with pytest.raises(SettingsError, match=r"tokenmill\.toml: .*sequence_length"):
         state.saved()
 
 
 def test_up_prefers_what_is_said_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then what was last time, then defaults that work without any settings."""
     monkeypatch.chdir(tmp_path)
     state = LocalState(tmp_path)
     nothing: Loaded = load_with_origins()
     assert (settings_in(state, nothing).tokenizer, settings_in(state, nothing).store) == ("bytes", state.store)
-
     state.save(SAVED)
     settings = settings_in(state, load_with_origins({"raw_topics": "c"}))
-
     assert settings.raw_topics == ("c",)
     assert (settings.tokenizer, settings.shards) == (SAVED.tokenizer, 12)
 
 
 def items(text: DemoText) -> list[Item]:
-    """Return the documents of a text."""
     found = text.items(shape_for(Settings(), Settings().max_record_bytes))
     return [item for item in found if isinstance(item, Item)]
 
 
 def name_of(item: Item) -> str:
-    """Return a document's id."""
     return str(json.loads(item.value)["id"])
 
 
 def test_the_standard_library_is_there_on_every_machine() -> None:
-    """Megabytes of sources, in the same order each time, called by their names in the library."""
     text = standard_library()
     first = items(text)
-
     assert text.bytes > 5_000_000
     names = [name_of(item) for item in first]
     assert {"asyncio/base_events.py", "pydoc_data/topics.py"} <= set(names)
@@ -97,14 +84,11 @@ def test_the_standard_library_is_there_on_every_machine() -> None:
 
 
 def test_a_single_text_becomes_passages(tmp_path: Path) -> None:
-    """Cut at blank lines, each with the line it begins at, and nothing is lost."""
     paragraphs = [f"paragraph {number}\n" * 40 + "\n" for number in range(100)]
     book = tmp_path / "My Book!.txt"
     book.write_text("".join(paragraphs))
-
     text = own_text(book)
     found = items(text)
-
     assert text.name == "my-book"
     assert "".join(item.text for item in found) == book.read_text()
     assert len(found) > 5
@@ -113,17 +97,13 @@ def test_a_single_text_becomes_passages(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_as_produce_reads_it(tmp_path: Path) -> None:
-    """JSON lines are documents, other files are one each."""
     (tmp_path / "a.jsonl").write_text('{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n')
     (tmp_path / "b.txt").write_text("three")
-
     text = own_text(tmp_path)
-
     assert [item.text for item in items(text)] == ["one", "two", "three"]
     assert text.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
 
 
 def test_no_text_is_told(tmp_path: Path) -> None:
-    """Before anything is started."""
     with pytest.raises(InputError, match="--text"):
         own_text(tmp_path / "nothing")

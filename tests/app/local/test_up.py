@@ -30,7 +30,6 @@ WITHIN: Final = 10.0
 
 
 def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]:
-    """Start ``up`` on a new state in the directory; it writes to ``up.log`` there."""
     with (directory / "up.log").open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "tokenmill.app.cli", "up", "--state", "here", "--raw-topics", "notes", *options],
@@ -44,7 +43,6 @@ def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]
 
 
 def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
-    """Send a file of this name to what runs in the directory; what is said of it goes to a file beside it."""
     (directory / name).write_text("one note " * 2000)
     config = str(LocalState(directory / "here").settings_file)
     with (directory / f"{name}.log").open("wb") as output:
@@ -58,14 +56,12 @@ def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
 
 
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    """A new state needs no settings at all, and remembers those that it was given."""
     mark = uuid.uuid4().hex
     log = tmp_path / "up.log"
     process = run_up(tmp_path, mark)
     assert until(lambda: "2 of 2 mills" in log.read_text(), SECONDS), log.read_text()
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(SECONDS) == 130, log.read_text()
-
     assert marked(mark) == []
     state = LocalState(tmp_path / "here")
     assert f"produce --config {state.settings_file} notes PATH" in log.read_text()
@@ -77,7 +73,6 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
 
 @pytest.mark.needs("minutes")
 def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_path: Path) -> None:
-    """On the terminal, not only in its log."""
     mark, log = uuid.uuid4().hex, tmp_path / "up.log"
     with socket.create_server(("127.0.0.1", 0)) as other:
         process = run_up(tmp_path, mark, "--metrics-port", str(other.getsockname()[1]))
@@ -139,7 +134,6 @@ class Scripted(Broker):
     """A broker without a process: each start goes as it was told beforehand."""
 
     def __init__(self, directory: Path, *starts: Callable[[], None]) -> None:
-        """Have ended."""
         super().__init__(directory)
         self.up = False
         self.under_way = 0
@@ -148,11 +142,9 @@ class Scripted(Broker):
 
     @property
     def running(self) -> bool:
-        """Whether the last start went well."""
         return self.up
 
     def start(self, *, detached: bool = False) -> None:
-        """Do what was told."""
         assert not detached
         self.under_way += 1
         try:
@@ -162,25 +154,21 @@ class Scripted(Broker):
             self.under_way -= 1
 
     def kill(self) -> None:
-        """End the wait of a start."""
         self.killed.set()
 
 
 def refuse() -> None:
-    """Fail as a start does whose port is taken."""
     raise BrokerError("port 9092 is taken")
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for nothing."""
     for name in ("LOOK_SECONDS", "PAUSE_SECONDS", "END_SECONDS"):
         monkeypatch.setattr(f"tokenmill.app.local.up.{name}", 0.0)
 
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_broker_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
-    """What is wrong is said each time; it may have been corrected."""
     broker, said = Scripted(tmp_path, refuse, lambda: None), list[str]()
     task = asyncio.create_task(keep_broker(broker, said.append))
     while not broker.up:  # noqa: ASYNC110 - no event tells

@@ -25,22 +25,18 @@ Rows = Sequence[dict[str, Any]]
 
 
 def as_lines(rows: Rows) -> bytes:
-    """Return JSON lines."""
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
-    """Write JSON lines."""
     path.write_bytes(as_lines(rows))
 
 
 def write_json(path: Path, rows: Rows) -> None:
-    """Write one array, for people."""
     path.write_text(json.dumps(list(rows), indent=1, ensure_ascii=False))
 
 
 def write_packed(compress: Callable[[bytes], bytes], path: Path, rows: Rows, padding: bytes = b"") -> None:
-    """Write JSON lines, compressed in two parts: members, frames, streams."""
     half = len(rows) // 2
     path.write_bytes(compress(as_lines(rows[:half])) + padding + compress(as_lines(rows[half:])))
 
@@ -49,7 +45,6 @@ write_gzip = partial(write_packed, gzip.compress)
 
 
 def write_zip(path: Path, rows: Rows) -> None:
-    """Write a table as the only file in an archive, beside what is none."""
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.mkdir("folder")
         archive.writestr("folder/.hidden.txt", "no")
@@ -59,12 +54,10 @@ def write_zip(path: Path, rows: Rows) -> None:
 
 
 def write_parquet(path: Path, rows: Rows) -> None:
-    """Write several row groups."""
     pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=max(1, len(rows) // 3))
 
 
 def write_arrow(path: Path, rows: Rows, new: Callable[..., Any] = pa.ipc.new_file) -> None:
-    """Write several record batches, as a file or as a stream."""
     table = pa.Table.from_pylist(list(rows))
     with new(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=max(1, len(rows) // 3))
@@ -74,7 +67,6 @@ write_stream = partial(write_arrow, new=pa.ipc.new_stream)
 
 
 def write_csv(path: Path, rows: Rows, delimiter: str = ",", encoding: str = "utf-8") -> None:
-    """Write a table."""
     with path.open("w", newline="", encoding=encoding) as file:
         _write_rows(file, rows, delimiter)
 
@@ -92,7 +84,6 @@ def write_wet(path: Path, rows: Rows) -> None:
 
 
 def warc_record(kind: str, name: str, text: str, content_type: str = "text/plain") -> bytes:
-    """Return one record, not compressed."""
     body = text.encode()
     head = {
         "WARC-Type": kind,
@@ -107,7 +98,6 @@ def warc_record(kind: str, name: str, text: str, content_type: str = "text/plain
 
 
 def write_dataset(path: Path, rows: Rows) -> None:
-    """Write a folder as `save_to_disk` does."""
     datasets.Dataset.from_list(list(rows)).save_to_disk(path)
 
 

@@ -12,7 +12,6 @@ from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 
 
 def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
-    """Return another row, a text, nothing, no answer at all, or never return."""
     match row["text"]:
         case "drop":
             return None

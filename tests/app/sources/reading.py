@@ -27,19 +27,16 @@ def reading_of(
     encoding: str | None = None,
     **options: Any,
 ) -> Reading:
-    """Return how sources are read."""
     own = settings or Settings(max_id_bytes=1000)
     shape = shape_for(own.for_topic("raw"), own.max_record_bytes, ShapeOptions(**options))
     return Reading(shape, choice, mapping, encoding, delimiter=delimiter)
 
 
 def found_in(reading: Reading, *paths: Path | str) -> list[Item | Refused]:
-    """Return all that the sources yield."""
     return list(read_items(find_sources([str(path) for path in paths], reading)))
 
 
 def values(found: Sequence[Item | Refused]) -> list[bytes]:
-    """Return the documents' values."""
     return [item.value for item in found if isinstance(item, Item)]
 
 
@@ -58,7 +55,6 @@ def peak_of(work: Callable[[], T]) -> tuple[T, int]:
 
 
 async def content_of(settings: Settings, topic: str, partitions: int) -> list[Content]:
-    """Return what every partition of the topic holds."""
     found: list[Content] = []
     async with consumer(settings) as client:
         for number in range(partitions):

@@ -42,7 +42,6 @@ def test_members_are_files_in_the_order_of_their_names(tmp_path: Path) -> None:
 
 
 def test_what_of_an_archive_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Encrypted, packed in another way, an archive itself, damaged: the other members are read."""
     path = tmp_path / "a.zip"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.writestr("a.txt", "secret")
@@ -78,7 +77,6 @@ def test_what_of_an_archive_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_a_member_that_becomes_gigabytes_is_never_in_memory(tmp_path: Path) -> None:
-    """As a text it is too long, as lines it is passed over in pieces."""
     path = tmp_path / "a.zip"
     with ZipFile(path, "w", ZIP_DEFLATED, compresslevel=1) as archive:
         for name in ("a.txt", "b.jsonl"):
@@ -100,21 +98,17 @@ def test_a_member_is_told_by_its_content(tmp_path: Path) -> None:
             archive.writestr(ZipInfo("a.txt", (time, 1, 1, 0, 0, 0)), text)
         (source,) = find_sources([str(path)], reading_of())
         signatures.append(source.signature())
-
     assert signatures[0] == signatures[2] != signatures[1]
 
 
 def test_how_far_an_archive_is_read_adds_up_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each member by what it takes in the archive, chunk by chunk."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 50)
     path = tmp_path / "a.zip"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.writestr("a.jsonl", as_lines(ROWS * 10000))
         archive.writestr("b.txt", "text")
     many, one = find_sources([str(path)], reading_of())
-
     read = [chunk.bytes_read for chunk in many.chunks(Place())]
-
     assert read == sorted(read)
     assert 0 < read[0] < read[-1] == many.size
     assert many.size + one.size < path.stat().st_size
@@ -122,11 +116,8 @@ def test_how_far_an_archive_is_read_adds_up_to_its_size(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("choice", ["text", "jsonl"])
 def test_a_format_holds_for_the_members(choice: str, tmp_path: Path) -> None:
-    """What somebody says of the files is said of those in an archive."""
     path = tmp_path / "a.zip"
     with ZipFile(path, "w") as archive:
         archive.writestr("rows", b"\n" + as_lines(ROWS))
-
     found = found_in(reading_of(choice=choice), path)  # type: ignore[arg-type]
-
     assert len(values(found)) == (1 if choice == "text" else len(ROWS))

@@ -89,8 +89,6 @@ FAULTS: Final = {
 
 
 class BadContent(NamedTuple):
-    """A kind of it."""
-
     change: Callable[[str, Callable[..., bytes]], bytes]
     """Makes the file of a format, of what writes such files."""
     never: frozenset[str] = frozenset()
@@ -126,7 +124,6 @@ KINDS: Final = {
 
 
 def outcome(kind: str, bad: str, folder: Path) -> str:
-    """Return what becomes of a file, as the table has it."""
     content = KINDS[bad]
     if kind in content.never:
         return "-"
@@ -147,10 +144,8 @@ def outcome(kind: str, bad: str, folder: Path) -> str:
 
 
 def test_the_page_says_what_becomes_of_bad_content(tmp_path: Path) -> None:
-    """Each cell of its table is what the readers do."""
     _, *formats = _cells(next(line for line in PAGE.splitlines() if line.startswith("| bad content")))
     told = {bad: dict(zip(formats, row, strict=True)) for bad, *row in map(_cells, PAGE.splitlines()) if bad in KINDS}
-
     assert formats == [*WRITERS]
     assert told == {bad: {kind: outcome(kind, bad, tmp_path) for kind in WRITERS} for bad in KINDS}
 

@@ -46,7 +46,6 @@ FAILS = [
 
 @pytest.mark.parametrize("text", MEETS)
 def test_an_object_meets(text: str) -> None:
-    """Numbers by value, texts letter by letter, lists by any of their values."""
     assert Condition.parse(text).holds(ROW)
 
 
@@ -63,7 +62,6 @@ def test_an_object_does_not_meet(text: str) -> None:
      'x in "a"b', "a < ="],
 )  # fmt: skip
 def test_what_is_no_condition_is_refused_with_examples(text: str) -> None:
-    """Nothing is guessed."""
     with pytest.raises(InputError, match=r"is no condition \(.*field=value.*score>=0\.5.*lang in en,de"):
         Condition.parse(text)
 
@@ -74,9 +72,7 @@ values = st.text(st.characters(exclude_categories=["Cs"]))
 
 @given(field=fields, operator=st.sampled_from(["=", "==", "!=", "<", "<=", ">", ">=", "in", "not in"]), value=values)
 def test_anything_can_be_written_in_quotes(field: str, operator: str, value: str) -> None:
-    """As JSON; and it is known again by what identifies it."""
     found = Condition.parse(f"{json.dumps(field)} {operator} {json.dumps(value)}")
-
     assert (found.field, found.operator) == (field, "=" if operator == "==" else operator)
     assert found.holds({field: value}) == (operator in ("=", "==", "<=", ">=", "in"))
     assert found == Condition.parse(
@@ -88,7 +84,6 @@ def test_anything_can_be_written_in_quotes(field: str, operator: str, value: str
     left=st.integers() | st.floats(allow_nan=False, allow_infinity=False), right=st.integers(-9, 9) | st.floats(-9, 9)
 )
 def test_numbers_compare_by_value(left: float, right: float) -> None:
-    """As numbers, and as what a csv file has of them."""
     for operator, expected in (("<", left < right), ("<=", left <= right), (">", left > right), (">=", left >= right)):
         condition = Condition.parse(f"n{operator}{right!r}")
         assert condition.holds({"n": left}) == expected
@@ -99,7 +94,6 @@ def test_numbers_compare_by_value(left: float, right: float) -> None:
 
 @given(text=st.text())
 def test_any_text_is_a_condition_or_an_error_of_ours(text: str) -> None:
-    """Nothing else is raised, whatever somebody writes and whatever it is asked about."""
     try:
         condition = Condition.parse(text)
     except InputError:
@@ -119,7 +113,5 @@ def test_what_is_unmet_is_counted() -> None:
     """And whether for want of the field, which a misspelt name shows by."""
     shape = reading_of(where=[Condition.parse("score >= 0.5")]).shape
     rows: list[dict[str, Any]] = [{"score": 0.4}, {"scores": 1}, {"score": None}]
-
     found = [shape.of_json("a:1", json.dumps({"text": "x", **row}).encode()) for row in rows]
-
     assert found == [Unmet(1, 0), Unmet(1, 1), Unmet(1, 1)]

@@ -56,7 +56,6 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def texts(path: Path | str) -> list[str]:
-    """Return the texts that are read; nothing may be refused."""
     found = found_in(reading_of(metadata_fields=[]), path)
     assert refusals(found) == []
     return [json.loads(value)["text"] for value in values(found)]
@@ -120,7 +119,6 @@ def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: s
     ],
 )
 def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
-    """What only begins a little like JSON is none; and whoever says that it is a text is believed."""
     (tmp_path / "notes").write_text(text)
     (tmp_path / "lines.txt").write_bytes(as_lines(ROWS))
     assert texts(tmp_path / "notes") == [text]
@@ -144,7 +142,6 @@ def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
     ],
 )
 def test_values_of_json_that_are_no_objects_are_no_texts(data: str, tmp_path: Path) -> None:
-    """As mills decide."""
     (tmp_path / "part-0").write_text(data)
     found = found_in(reading_of(), tmp_path / "part-0")
     assert values(found) == []
@@ -155,7 +152,6 @@ def test_values_of_json_that_are_no_objects_are_no_texts(data: str, tmp_path: Pa
 
 @pytest.mark.parametrize("first", [b"Error: timed out", as_lines(ROWS)[5:9], b"# text", b"\xef\xbb\xbf// a"])
 def test_lines_of_json_behind_another_first_line_are_no_text(first: bytes, tmp_path: Path) -> None:
-    """As behind a cut line, or the first one of a log; the message says how to read them, or take them as they are."""
     (tmp_path / "wiki_00").write_bytes(first + b"\n" + as_lines(ROWS))
     ((_, why),) = refusals(found := found_in(reading_of(), tmp_path / "wiki_00"))
     assert (values(found), "--format jsonl" in why, "--format text" in why) == ([], True, True)
@@ -183,7 +179,6 @@ def test_mails_and_saved_pages_whose_text_is_encoded_are_named(head: str, tmp_pa
 
 
 def test_a_table_under_any_name_is_read_as_one_or_says_what_is_missing(tmp_path: Path) -> None:
-    """Its first line names the field of the text; the options of tables hold for it, and it is divided as such."""
     (tmp_path / "dump.txt").write_text("\ufeff\n'id','story'\n1,'a,b'\n")
     reading = replace(reading_of(fields=["story.de", "story"]), quote="'")
     assert [json.loads(value) for value in values(found_in(reading, tmp_path))] == [{"id": "1", "text": "a,b"}]
@@ -201,10 +196,7 @@ def test_a_table_under_any_name_is_read_as_one_or_says_what_is_missing(tmp_path:
         assert b"id;text" in values(found_in(said, tmp_path))[0]
 
 
-LIKE_VALUES = st.lists(
-    st.sampled_from([*'"{}[]1-e,: \n\\\0', ".5", "null", "NaN", "tru"]),
-    min_size=1,
-).map("".join)
+LIKE_VALUES = st.lists(st.sampled_from([*'"{}[]1-e,: \n\\\0', ".5", "null", "NaN", "tru"]), min_size=1).map("".join)
 
 
 @given(text=st.text(st.characters(codec="utf-8"), min_size=1) | LIKE_VALUES)
@@ -224,7 +216,6 @@ def test_a_text_that_goes_as_it_is_is_refused_where_a_mill_would_not_take_it_so(
 
 
 def tar(kind: int) -> bytes:
-    """Return a tar archive."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=kind) as archive:
         info = tarfile.TarInfo("a.txt")
@@ -296,7 +287,6 @@ def test_what_is_not_read_is_named_and_nothing_of_it_is_sent(name: str, data: by
 )
 @example(b"[[\n{")
 def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
-    """However few bytes come at a time; and nothing of it is lost by looking."""
     seekable = File("a", io.BufferedReader(io.BytesIO(data)))
     pipe = Drops(data)
     pipe.seekable = lambda: False  # type: ignore[method-assign]
@@ -318,7 +308,6 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
 def test_bytes_that_are_no_text_are_refused_and_no_encoding_is_made_up_for_them(
     data: bytes, why: str, tmp_path: Path
 ) -> None:
-    """Whatever the file is called, alone or in an archive."""
     (tmp_path / "000000_0").write_bytes(data)
     with ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", data)
@@ -329,7 +318,6 @@ def test_bytes_that_are_no_text_are_refused_and_no_encoding_is_made_up_for_them(
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz", ".lz4"])
 def test_a_name_of_a_compression_is_believed_only_if_the_file_begins_so(suffix: str, tmp_path: Path) -> None:
-    """One that is another compression is read as that; a plain one, and an empty one, are named."""
     path = tmp_path / f"a.jsonl{suffix}"
     for packing in ("gzip", "zstd", "lz4"):
         path.write_bytes(PACK[packing](as_lines(ROWS)))
@@ -341,7 +329,6 @@ def test_a_name_of_a_compression_is_believed_only_if_the_file_begins_so(suffix: 
 
 
 def test_a_dictionary_that_is_needed_is_named(tmp_path: Path) -> None:
-    """As archives of web pages have them."""
     trained = zstd.train_dict([as_lines(ROWS[n % 9 :]) for n in range(999)], 4000)
     (tmp_path / "a.jsonl.zst").write_bytes(zstd.compress(as_lines(ROWS), zstd_dict=trained))
     ((_, why),) = refusals(found_in(reading_of(), tmp_path))
@@ -359,7 +346,6 @@ def test_a_dictionary_that_is_needed_is_named(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a"])
 def test_json_that_goes_on_over_lines_is_read_whatever_its_name(name: str, data: bytes, tmp_path: Path) -> None:
-    """Also several arrays, one behind the other."""
     (tmp_path / name).write_bytes(data)
     assert texts(tmp_path) == ["a", "b"]
     assert FileSource(str(tmp_path / name), reading_of(choice="jsonl")).kind == "jsonl"
@@ -381,7 +367,6 @@ PAGE = (
 @pytest.mark.parametrize("begin", ["<!DOCTYPE html>", "\ufeff\n<!-- made by hand -->\n", ""])
 @pytest.mark.parametrize("name", ["a.html", "a", "a.htm.gz"])
 def test_pages_on_disk_are_extracted_where_that_is_asked_for(name: str, begin: str, tmp_path: Path) -> None:
-    """As those of web archives are; else a page is the text that it is. Its head may say what its characters are."""
     write = gzip.compress if name.endswith(".gz") else bytes
     (tmp_path / name).write_bytes(write((begin + PAGE).encode()))
     (text,) = texts(tmp_path)
@@ -396,13 +381,11 @@ def test_pages_on_disk_are_extracted_where_that_is_asked_for(name: str, begin: s
 
 @pytest.mark.parametrize("data", [b"", b" \n\t\r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
 def test_a_file_of_blanks_is_no_document(data: bytes, tmp_path: Path) -> None:
-    """As a line of blanks is none."""
     (tmp_path / "a").write_bytes(data)
     assert found_in(reading_of(), tmp_path) == []
 
 
 def test_byte_order_marks_are_no_part_of_texts_or_names_of_columns(tmp_path: Path) -> None:
-    """Files that were joined, or written twice, have several."""
     (tmp_path / "a.csv").write_bytes("\ufeff\ufeffid,text\n7,a\n".encode())
     (tmp_path / "b.txt").write_bytes("\ufeff\ufeffa".encode())
     (tmp_path / "c.jsonl").write_bytes('\ufeff\ufeff{"id":"8","text":"a"}\n'.encode())
@@ -421,7 +404,6 @@ def test_a_name_that_says_what_is_not_so_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_memory_that_a_file_demands_is_bounded_and_the_message_names_the_option(tmp_path: Path) -> None:
-    """A window of 256 MiB is read; less may be allowed, and more."""
     packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
     (tmp_path / "a.jsonl.zst").write_bytes(packer.compress(as_lines(ROWS)) + packer.flush())
     assert texts(tmp_path) == TEXTS
@@ -435,7 +417,6 @@ PIECES = [b"<|end|>", b"\n", b"\r\n", b"a", b"bc", b"<|", b"|>", b" "]
 
 @given(pieces=st.lists(st.sampled_from(PIECES), max_size=30), separator=st.sampled_from(["<|end|>", "\n\n", "a"]))
 def test_a_text_is_cut_at_each_separator_and_goes_on_from_any_document(pieces: list[bytes], separator: str) -> None:
-    """Wherever blocks end; numbers count what is empty, too."""
     data = b"".join(pieces)
     needs = Needs(1000, separator=separator)
 
@@ -451,7 +432,6 @@ def test_a_text_is_cut_at_each_separator_and_goes_on_from_any_document(pieces: l
 
 
 def test_a_text_between_separators_that_is_too_long_takes_no_other_with_it() -> None:
-    """It is passed over in pieces."""
     data = b"one|" + b"x" * (5 << 20) + b"|three"
     found = list(read_text(File("a", io.BufferedReader(io.BytesIO(data))), Needs(1000, separator="|"), Place()))
     assert [number for number, _, _ in found] == [1, 2, 3]
@@ -487,7 +467,6 @@ MARKS = {
 
 
 def put_all(folder: Path, names: list[str]) -> None:
-    """Write files, and all of them into an archive beside the folder."""
     with ZipFile(folder.with_suffix(".zip"), "w") as archive:
         for name in names:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -496,7 +475,6 @@ def put_all(folder: Path, names: list[str]) -> None:
 
 
 def test_what_other_programs_leave_beside_data_is_not_read(tmp_path: Path) -> None:
-    """In folders, patterns and archives; other names that begin so are data."""
     put_all(tmp_path / "data", [*ABOUT, "_posts/a.md", "__init__.py"])
     for path in ("data", "data/*", "data/**", "data.zip"):
         assert len(texts(tmp_path / path)) == 2
@@ -504,7 +482,6 @@ def test_what_other_programs_leave_beside_data_is_not_read(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("table", [*MARKS])
 def test_tables_are_named_and_no_file_of_theirs_is_read(table: str, tmp_path: Path) -> None:
-    """However they are named: as a folder, above it, within it, by a pattern; what is beside them is read."""
     put_all(tmp_path / "data", [f"t/{MARKS[table]}", "t/lang=en/a.txt", "t/b.txt", "beside/c.txt"])
     for path in ("data", "data.zip", "data/*", "data/**/*.txt"):
         found = found_in(reading_of(), tmp_path / path)

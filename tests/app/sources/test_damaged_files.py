@@ -27,15 +27,12 @@ LINES: Final = ROWS[:3] + ROWS[4:]
 
 
 def packed_in_zip(path: Path) -> None:
-    """Write three files into an archive."""
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         for begin in range(0, len(ROWS), 3):
             archive.writestr(f"{begin}.jsonl", as_lines(ROWS[begin : begin + 3]))
 
 
 class Kind(NamedTuple):
-    """A format, and what its files show of damage."""
-
     name: str
     write: Callable[[Path], object]
     choice: Choice = "auto"
@@ -87,19 +84,15 @@ PUT: Final = st.sampled_from(
 
 
 class Found(NamedTuple):
-    """What was made of a file."""
-
     texts: list[str]
     refused: list[Refused]
 
     @property
     def told(self) -> bytes:
-        """All bytes of what was refused."""
         return b"\n".join(one.data for one in self.refused)
 
 
 def read(kind: Kind, path: Path) -> Found:
-    """Return what is made of a file; a traceback is none of it."""
     found = found_in(reading_of(choice=kind.choice), path)
     return Found(
         [one.text for one in found if isinstance(one, Item)], [one for one in found if isinstance(one, Refused)]
@@ -119,7 +112,6 @@ def test_a_file_that_is_well_is_sent(kind: Kind, tmp_path: Path) -> None:
     """All of it, and nothing is refused: so that what the others show is about damage."""
     kind.write(tmp_path / kind.name)
     found = read(kind, tmp_path / kind.name)
-
     assert len(found.texts) in (len(ROWS), len(LINES), 1)
     assert not found.refused
     _all_pieces(kind, (tmp_path / kind.name).read_bytes(), found)
@@ -162,16 +154,13 @@ def test_damage_loses_nothing_in_silence(kind: Kind, tmp_path: Path, data: st.Da
     end = min(len(content), begin + data.draw(st.sampled_from([0, 1, 4, 40]), "bytes"))
     damaged = content[:begin] + data.draw(PUT, "put") + content[end:]
     path.write_bytes(damaged)
-
     found = read(kind, path)
-
     if kind.sealed:
         assert found.texts == whole.texts or found.refused
     _all_pieces(kind, damaged, found)
 
 
 def _all_pieces(kind: Kind, content: bytes, found: Found) -> None:
-    """Check that each piece which is left in a file was sent, or refused with its bytes."""
     lines = {line.rstrip(b",\r" if kind.name == "a.json" else b"\r") for line in content.split(b"\n")}
     if any(one.broken for one in found.refused):
         return

@@ -49,11 +49,9 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What `HF_ENDPOINT` is to be."""
         return f"http://127.0.0.1:{self.server_port}"
 
     def commit(self, revision: str | None) -> str | None:
-        """Return the commit that a revision is, None for one that is not there."""
         newest = [*self.commits][min(self.newest, len(self.commits) - 1)]
         found = newest if revision in (None, "main") else revision
         return found if found in self.commits else None
@@ -126,7 +124,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hub(contents: list[bytes], readme: bytes = b"") -> Iterator[Hub]:
-    """Serve a data set whose commits have these contents."""
     server = Hub(contents, readme)
     with running(server):
         yield server
@@ -136,12 +133,10 @@ ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for
 
 
 def read(path: Path | str, split: str | None = None) -> list[Item | Refused]:
-    """Return what the data set yields."""
     return list(read_items(find_sources([str(path)], reading_of(), split)))
 
 
 def why_broken(path: Path | str) -> str:
-    """Return why nothing of a data set can be read."""
     (refused,) = read(path)
     assert isinstance(refused, Refused)
     assert refused.broken
@@ -226,11 +221,9 @@ def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
-    """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
     address = f"hf://{NAME}?split=train"
     with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}, {"text": "newer"}])]) as server:
         old, new, (missing,) = read_on_hub(tmp_path, server, address, address, f"hf://{NAME}-of-nobody")
-
     assert (old, new) == (["1", "old"], ["2", "new", "newer"])
     assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
     assert missing.endswith("; check the name and the connection")  # --no-resume would be no advice for `pack`
@@ -251,13 +244,11 @@ def test_a_data_set_without_an_owner_has_configurations_and_revisions(tmp_path: 
             f"hf://{OLD_NAME}/conf-1?split=train&revision={second}",
             f"hf://{OLD_NAME}/conf-1?split=train",
         )
-
     assert found == [["1", "old"], ["1", "old"], ["1", "old"], ["2", "new"], ["1", "old"]]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the library leaves a csv file open
 def test_builders_read_files_with_arguments_of_their_own(tmp_path: Path) -> None:
-    """Files, a folder of a data set, a pattern; and what only this loader knows."""
     (tmp_path / "a.csv").write_text("text;id\none;1\n")
     (tmp_path / "b.txt").write_text("two\nlines\n\nthree\n")
     (tmp_path / "deep").mkdir()
@@ -276,8 +267,6 @@ def test_builders_read_files_with_arguments_of_their_own(tmp_path: Path) -> None
 
 
 class Canary:
-    """Leaves a trace where it is unpickled."""
-
     def __init__(self, trace: Path) -> None:
         self.trace = trace
 
@@ -289,10 +278,8 @@ class Canary:
     "builder", ["pandas", "webdataset", "sql", "cache", "generator", "spark", "imagefolder", "hdf5", "iceberg"]
 )
 def test_no_builder_runs_what_is_in_a_file(builder: str, tmp_path: Path) -> None:
-    """Only those of text and tables are allowed, and no other one gets to see a file."""
     trace = tmp_path / "trace"
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(Canary(trace)))
-
     why = why_broken(f"hf://{builder}?data_files={tmp_path}/x.pkl&split=train")
     assert f"files of the builder {builder!r} are not read" in why
     assert not trace.exists()
@@ -304,20 +291,17 @@ def test_a_folder_does_not_choose_another_builder(tmp_path: Path) -> None:
         member = tarfile.TarInfo("1.pth")
         member.size = len(data := pickle.dumps(Canary(tmp_path / "trace")))
         archive.addfile(member, io.BytesIO(data))
-
     assert "files of the builder 'webdataset' are not read" in why_broken(f"hf://{tmp_path}?split=train")
     assert not (tmp_path / "trace").exists()
 
 
 def test_a_folder_does_not_lead_out_of_itself(tmp_path: Path) -> None:
-    """By what its card says, or by a link; unless that is wanted, or the file is named."""
     write_jsonl(tmp_path / "outside.jsonl", ROWS)
     for name in ("card", "link"):
         (tmp_path / name).mkdir()
     card = "---\nconfigs:\n- config_name: default\n  data_files: ../outside.jsonl\n---\n"
     (tmp_path / "card" / "README.md").write_text(card)
     (tmp_path / "link" / "train.jsonl").symlink_to(tmp_path / "outside.jsonl")
-
     for name in ("card", "link"):
         (refused,) = read(f"hf://{tmp_path / name}?split=train")
         assert isinstance(refused, Refused)
@@ -337,23 +321,19 @@ def test_arguments_that_hold_a_secret_or_run_code_are_refused(argument: str) -> 
 
 
 def test_a_changed_file_of_a_builder_is_noticed(tmp_path: Path) -> None:
-    """By its size or time, as with any file."""
     signatures = []
     for content in ("one", "another"):
         (tmp_path / "a.txt").write_text(content)
         os.utime(tmp_path / "a.txt", ns=(0, 0))
         (source,) = find_sources([f"hf://text?data_files={tmp_path}/a.txt"], reading_of())
         signatures.append(source.signature())
-
     assert signatures[0] != signatures[1]
     with pytest.raises(InputError, match=r"hf://text.data_files=.*nothing"):
         find_sources([f"hf://text?data_files={tmp_path}/nothing.txt"], reading_of())[0].signature()
 
 
 def test_a_data_set_is_streamed_and_its_split_is_said_once(tmp_path: Path) -> None:
-    """`hf://` takes whatever `load_dataset` does, a folder of files too; the split is in the address or beside it."""
     write_jsonl(tmp_path / "train.jsonl", ROWS)
-
     for found in (read(f"hf://{tmp_path}", "train"), read(f"hf://{tmp_path}?split=train", "train")):
         assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS
     with pytest.raises(InputError, match="give one of them"):
@@ -378,7 +358,6 @@ dataset_info:
 
 
 def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
-    """Features, splits, rows and bytes, of the card of a data set, of a saved one, and of bare files."""
     (tmp_path / "card").mkdir()
     write_jsonl(tmp_path / "card" / "train.jsonl", ROWS)
     write_jsonl(tmp_path / "card" / "test.jsonl", ROWS[:1])
@@ -407,37 +386,31 @@ def test_a_saved_data_set_is_checked_before_it_is_looked_at(tmp_path: Path) -> N
     content = data.read_bytes()
     at = content.index(offsets) + 8
     data.write_bytes(content[:at] + struct.pack("<i", 1 << 28) + content[at + 4 :])
-
     assert "cannot be read" in why_broken(tmp_path / "saved")
 
 
 def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
-    """It says which there are."""
     half = datasets.Dataset.from_list(ROWS[:10])
     datasets.DatasetDict({"train": half, "test": datasets.Dataset.from_list(ROWS[10:])}).save_to_disk(
         tmp_path / "saved"
     )
-
     found = read(tmp_path / "saved", "test")
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS[10:]
     assert "has the splits train, test: choose one with --split" in why_broken(tmp_path / "saved")
 
 
 def test_a_data_set_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """A wrong column, too."""
     datasets.Dataset.from_list([{"body": "x"}]).save_to_disk(tmp_path / "saved")
     assert "no column 'text' or 'content'; there are: 'body'" in why_broken(tmp_path / "saved")
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the extra to install, before anything is read."""
     for name in ("datasets", "pyarrow.ipc", "pyarrow.parquet", "brotli"):
         monkeypatch.setitem(sys.modules, name, None)
     extras = {"hf://some/where": "hf"}
     for name in ("a.parquet", "a.arrow", "a.warc.gz"):
         (tmp_path / name).touch()
         extras[str(tmp_path / name)] = "produce"
-
     for path, extra in extras.items():
         with pytest.raises(InputError, match=rf"pip install '\.\[{extra}\]'"):
             find_sources([path], reading_of())
@@ -458,7 +431,6 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ],
 )
 def test_an_address_names_a_data_set(text: str, expected: HubAddress) -> None:
-    """And configuration, split and revision, which are texts whatever they look like."""
     assert HubAddress.parse(text) == expected
 
 
@@ -486,15 +458,12 @@ def test_an_address_names_a_data_set(text: str, expected: HubAddress) -> None:
     ],
 )
 def test_arguments_have_types(query: str, value: Any) -> None:
-    """Numbers, truth, lists, and anything as JSON."""
     found = HubAddress.parse(f"hf://name?{query}").arguments
-
     assert found == {"a": value}
     assert type(found["a"]) is type(value)
 
 
 def test_names_of_files_are_never_numbers() -> None:
-    """One, several, or by split."""
     assert HubAddress.parse("hf://json?data_files=7&data_dir=8").arguments == {"data_files": "7", "data_dir": "8"}
     assert HubAddress.parse("hf://json?data_files=7,true").arguments == {"data_files": ["7", "true"]}
     assert HubAddress.parse('hf://json?data_files={"a":"7"}').arguments == {"data_files": {"a": "7"}}
@@ -514,7 +483,6 @@ def test_names_of_files_are_never_numbers() -> None:
     ],
 )
 def test_what_is_no_address_says_why(text: str, why: str) -> None:
-    """And how one is written."""
     with pytest.raises(InputError, match=why):
         HubAddress.parse(text)
 
@@ -529,18 +497,14 @@ keys = st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True).filter(
 
 @given(arguments=st.dictionaries(keys, values, max_size=4), split=st.none() | st.text(min_size=1, max_size=9))
 def test_any_argument_can_be_written(arguments: dict[str, Any], split: str | None) -> None:
-    """As JSON, with percent escapes."""
     written = {key: json.dumps(value) for key, value in arguments.items()}
     written |= {} if split is None else {"split": split}
     query = "&".join(f"{key}={quote(value, safe='')}" for key, value in written.items())
-
     found = HubAddress.parse(f"hf://owner/name?{query}")
-
     assert (found.arguments, found.split, found.path) == (arguments, split, "owner/name")
 
 
 @given(text=st.text(max_size=30) | st.text('hf:/?&=,%"[]{}1a', max_size=30))
 def test_anything_is_an_address_or_an_error_of_ours(text: str) -> None:
-    """Nothing else is raised."""
     with suppress(InputError):
         HubAddress.parse(text)

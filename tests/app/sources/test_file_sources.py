@@ -29,7 +29,6 @@ from tokenmill.errors import InputError
 
 
 def test_each_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
-    """Folders are read by name, recursively; what is no text is named and harms nothing else."""
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     (folder / ".hidden").write_text("no")
@@ -86,20 +85,15 @@ def test_folders_are_columns(name: str, tmp_path: Path) -> None:
 
 
 def test_a_row_has_its_own_value_rather_than_its_folders(tmp_path: Path) -> None:
-    """And the last part of a path is no folder."""
     (tmp_path / "lang=en").mkdir()
     (tmp_path / "lang=en" / "lang=de.jsonl").write_text('{"text":"a","lang":"fr"}\n{"text":"b"}\n')
-
     found = found_in(reading_of(metadata_fields=["lang"]), tmp_path)
-
     assert values(found) == [b'{"text":"a","lang":"fr"}', b'{"text":"b","lang":"en"}']
 
 
 def test_lines_can_be_documents_and_texts_can_go_plain(tmp_path: Path) -> None:
-    """``lines`` gives each line an id of its own; ``plain`` sends the text and nothing else."""
     path = tmp_path / "a.txt"
     path.write_text("one\r\n\n \ntwo")
-
     assert values(found_in(reading_of(choice="lines"), path)) == [
         json.dumps({"id": f"{path}:{number}", "text": text}, separators=(",", ":")).encode()
         for number, text in ((1, "one"), (4, "two"))
@@ -111,14 +105,11 @@ def test_topics_that_decode_text_get_text(tmp_path: Path) -> None:
     """Where the mill would tokenize a JSON object as it stands, none is sent."""
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.jsonl").write_text('{"text": "two"}')
-
     found = found_in(reading_of(Settings(decode="text")), tmp_path)
-
     assert values(found) == [b"one", b"two"]
 
 
 def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_path: Path) -> None:
-    """Whatever the file is called; a file that is one text is no row. What is beside it is read as ever."""
     long_id = '{"text": "a", "id": "' + "i" * 110 + '"}'
     lines = ['{"text": "' + "x" * 300 + '"}', '{"text": "y"}', long_id, "{}", "z" * 300]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -149,9 +140,7 @@ def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_pa
 
 
 def test_paths_that_do_not_exist_are_named_before_anything_is_read(tmp_path: Path) -> None:
-    """A misspelt path among many sends nothing."""
     (tmp_path / "a.txt").write_text("one")
-
     for path, why in (("none", "no such file or folder"), ("*.parquet", "matches nothing")):
         with pytest.raises(InputError, match=why):
             found_in(reading_of(), tmp_path / "a.txt", tmp_path / path)
@@ -159,23 +148,18 @@ def test_paths_that_do_not_exist_are_named_before_anything_is_read(tmp_path: Pat
 
 @given(name=st.text(), limit=st.integers(3, 40))
 def test_ids_fit_and_keep_their_end(name: str, limit: int) -> None:
-    """Any name becomes an id within the limit; one that fits stays as it is."""
     found = fit_id(name, limit)
-
     assert len(json.dumps(found, ensure_ascii=False).encode()) - 2 <= limit or len(found) <= 1
     assert found == name or name.endswith(found.removeprefix("…"))
 
 
 @pytest.mark.parametrize("name", [*WRITERS])
 def test_every_format_goes_on_from_any_chunk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes behind a chunk is the same whether the file is read from there or from its start."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 7)
     rows = [{"id": f"n-{number}", "text": f"text é\n{number}"} for number in range(40)]
     WRITERS[name](tmp_path / name, rows)
     (source,) = find_sources([str(tmp_path / name)], reading_of())
-
     chunks = list(source.chunks(Place()))
-
     documents = [json.loads(item.value) for chunk in chunks for item in chunk.items if isinstance(item, Item)]
     assert documents == rows
     assert len(chunks) > 5
@@ -185,13 +169,10 @@ def test_every_format_goes_on_from_any_chunk(name: str, tmp_path: Path, monkeypa
 
 
 def test_patterns_are_read_by_name(tmp_path: Path) -> None:
-    """Two stars go into folders; each file once, in the order of names."""
     for name in ("b/2.txt", "b/1.txt", "a/3.txt", "a/no.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-
     found = found_in(reading_of(plain=True), tmp_path / "**" / "*.txt")
-
     assert values(found) == [b"a/3.txt", b"b/1.txt", b"b/2.txt"]
 
 
@@ -199,15 +180,12 @@ def test_patterns_are_read_by_name(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(2)
 def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_path: Path) -> None:
-    """Every document before the damage is there, and the refusal says that the file is broken."""
     lines = [json.dumps({"text": os.urandom(200).hex()}).encode() for _ in range(5000)]
     pack = {".gz": gzip.compress, ".zst": zstd.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
     whole = pack(b"\n".join(lines))
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(whole[: len(whole) // 2])
-
     found = found_in(reading_of(), path)
-
     there = values(found)
     assert 0 < len(there) < 5000
     assert there == lines[: len(there)]
@@ -226,17 +204,14 @@ def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_p
 def test_the_parts_of_a_file_that_grew_are_the_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], more: list[str], *, ended: bool, choice: Choice
 ) -> None:
-    """What it held first, and what it got, make what it holds: each line once, with the number that it has."""
     before = "\n".join(lines).encode() + (b"\n" if ended else b"")
     added = ("" if ended else "\n").encode() + "\n".join(more).encode()
     path = tmp_path_factory.mktemp("grown") / ("a.jsonl" if choice == "jsonl" else "a.txt")
     path.write_bytes(before + added)
     (source,) = find_sources([str(path)], reading_of(choice=choice))
     assert isinstance(source, FileSource)
-
     first = read_items([source.part(0, 0, len(before))])
     second = read_items([source.part(before.count(b"\n"), len(before), len(before) + len(added))])
-
     assert [*first, *second] == list(read_items([source]))
 
 
@@ -252,13 +227,11 @@ LINE_BYTES = 20_000
 
 
 def size_of(items: Sequence[Item | Refused]) -> int:
-    """Return the bytes that items hold."""
     return sum(len(item.data if isinstance(item, Refused) else item.value) for item in items)
 
 
 @pytest.fixture
 def refused_lines(tmp_path: Path) -> Path:
-    """30 MB of lines without a text."""
     path = tmp_path / "a.jsonl"
     path.write_bytes((b'{"x":"' + b"y" * (LINE_BYTES - 9) + b'"}\n') * 1500)
     return path
@@ -276,16 +249,13 @@ def test_refused_documents_take_no_more_memory_than_others(refused_lines: Path) 
 
 
 def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path) -> None:
-    """A run's examples, and those of a dry one, say where and why; the documents themselves are gone."""
     sources = find_sources([str(refused_lines)], reading_of())
     summary = Summary("raw", {})
     for chunk in sources[0].chunks(Place()):
         for item in chunk.items:
             assert isinstance(item, Refused)
             summary.refuse(item)
-
     dry = asyncio.run(dry_run(sources, "raw", ReadingPlan(on_error="dead-letter")))
-
     assert dry.refused == summary.refused == 1500
     assert dry.examples == summary.examples
     assert len(summary.examples) == EXAMPLES
@@ -296,8 +266,6 @@ def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path
 
 @given(contents=st.lists(st.sampled_from([Text(b"text"), Text(b"\xff"), Bad("bad", b"what stands there"), None])))
 def test_the_size_of_what_is_left_is_told(contents: list[Text | Bad | None]) -> None:
-    """What comes behind the last full chunk counts as well, and so it does when reading fails."""
-
     def entries(error: Exception | None) -> Iterator[Entry]:
         yield from ((number, 0, content) for number, content in enumerate(contents, 1))
         if error is not None:

@@ -28,7 +28,6 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def mapping() -> Iterator[Mapping]:
-    """`maps.shout` in two processes."""
     mapping = Mapping(SHOUT, processes=2)
     yield mapping
     mapping.close()
@@ -36,7 +35,6 @@ def mapping() -> Iterator[Mapping]:
 
 @pytest.mark.slow
 def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_path: Path) -> None:
-    """More rows than one trip takes; what the function refuses is named with its line, what it drops is not."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(5 * BATCH)]
     rows[7]["text"], rows[8]["text"], rows[9]["text"], rows[10]["text"] = "drop", "fail", "plain", "panic"
     write_jsonl(tmp_path / "a.jsonl", rows)
@@ -62,7 +60,6 @@ def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_pat
 
 @pytest.mark.parametrize("name", ["no.such.module:f", "json:no_such", "json", "json:__doc__"])
 def test_a_function_that_is_not_there_is_named(name: str) -> None:
-    """Before anything is read, with how to write it."""
     with pytest.raises(InputError, match="--map"):
         Mapping(name)
 
@@ -81,7 +78,6 @@ def test_a_function_that_is_not_there_is_named(name: str) -> None:
 def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
     name: str, text: str, seconds: float, why: str, tmp_path: Path
 ) -> None:
-    """File and line are named, what came before it is there, and what one can do is told."""
     rows = [{"text": f"text {number}"} for number in range(6 * BATCH)]
     rows[4 * BATCH + 3]["text"] = text
     write_jsonl(tmp_path / "a.jsonl", rows)
@@ -90,7 +86,6 @@ def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
         found: list[Item | Refused] = []
         with pytest.raises(InputError, match=rf"--map {name}: {why}.*, at .*a\.jsonl:{4 * BATCH + 4}\. What was"):
             found.extend(items)  # those before the error stay
-
     # They come by chunks, and the one with the row is not complete: the next call makes it anew.
     texts = [json.loads(value)["text"] for value in values(found)]
     assert texts == [f"TEXT {number}" for number in range(len(texts))]
@@ -99,14 +94,11 @@ def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
 
 @pytest.mark.slow
 def test_a_process_that_the_system_ended_once_is_no_loss(tmp_path: Path) -> None:
-    """Its rows are given to another one, in their place."""
     rows = [{"text": f"text {number}"} for number in range(3 * BATCH)]
     rows[BATCH + 3] = {"text": "die once", "mark": str(tmp_path / "mark")}
     write_jsonl(tmp_path / "a.jsonl", rows)
-
     with closing(Mapping(SHOUT, 2)) as mapping:
         found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl")
-
     assert [json.loads(value)["text"] for value in values(found)] == [row["text"].upper() for row in rows]
 
 
@@ -135,7 +127,6 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same documents with the same numbers, though lists begin elsewhere then."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 7)
     rows = [{"id": str(number), "text": "drop" if number % 5 == 3 else f"text {number}"} for number in range(40)]
     write_csv(tmp_path / "a.csv", rows)
@@ -143,7 +134,6 @@ def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.Mo
         (source,) = find_sources([str(tmp_path / "a.csv")], reading_of(mapping=mapping))
         chunks = list(source.chunks(Place()))
         again = [[chunk.items for chunk in source.chunks(chunk.after)] for chunk in chunks[:-1]]
-
     assert sum(len(chunk.items) for chunk in chunks) == 32
     assert again == [[chunk.items for chunk in chunks[number:]] for number in range(1, len(chunks))]
 
@@ -156,26 +146,22 @@ def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPat
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
     monkeypatch.setattr("tokenmill.app.sources.mapping._CPUS", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4, 5, 8, 9})
-
     assert physical_cores() == 4
 
 
 @pytest.mark.slow
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
-    """Even in the middle of a call that never returns."""
     mark = tmp_path / "mark"
     write_jsonl(tmp_path / "a.jsonl", [{"text": "hang", "mark": str(mark)}])
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "raw", str(tmp_path / "a.jsonl")]
     with subprocess.Popen([*command, "--map", SHOUT, "--dry-run"]) as parent:
         assert until(lambda: mark.exists() and mark.read_text() != "", PATIENCE_SECONDS)
         parent.kill()
-
     assert until(lambda: not Path(f"/proc/{mark.read_text()}").exists(), PATIENCE_SECONDS)
 
 
 @pytest.mark.slow
 def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -> None:
-    """As many as fit, be the function as slow as it may."""
     size, count = 100_000, 400
     read = taken = most = 0
 
@@ -197,7 +183,6 @@ def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -
 
 @pytest.mark.slow
 def test_piped_rows_come_before_those_behind_them_are_there(mapping: Mapping) -> None:
-    """Each is there before the one behind it is."""
     taken = Semaphore(0)
 
     def entries() -> Iterator[Entry]:
@@ -216,7 +201,6 @@ def test_piped_rows_come_before_those_behind_them_are_there(mapping: Mapping) ->
 
 @pytest.mark.slow
 def test_a_pipe_that_stays_open_holds_nothing_up() -> None:
-    """Its rows are mapped as they come, and the end of the run does not wait for another one."""
     options = ["--format", "lines", "--map", SHOUT, "--dry-run", "--limit", "2", "--json"]
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "raw", "-", *options]
     reading, writing = os.pipe()
@@ -226,6 +210,5 @@ def test_a_pipe_that_stays_open_holds_nothing_up() -> None:
     finally:
         os.close(writing)
         os.close(reading)
-
     samples = json.loads(done.stdout)["samples"]
     assert [json.loads(sample)["text"] for sample in samples] == ["ONE", "TWO"]

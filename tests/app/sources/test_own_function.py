@@ -16,21 +16,17 @@ from tokenmill.errors import InputError
 
 
 def made_of(function: Callable[[Any], Any], row: dict[str, Any]) -> Any:
-    """Return what a function that takes rows makes of one, as it is called."""
     (made,) = made_of_list(lambda rows: [function(rows[0])], [pickle.dumps(row)])
     return made
 
 
 def packed(texts: Sequence[str]) -> list[bytes]:
-    """Return rows, as JSON and as fields by turns."""
     rows = [{"text": text} for text in texts]
     return [pickle.dumps(json.dumps(row).encode() if number % 2 else row) for number, row in enumerate(rows)]
 
 
 @given(st.lists(st.sampled_from(["x", "drop", "fail", "plain"])))
 def test_a_list_is_what_its_rows_are(texts: list[str]) -> None:
-    """Whatever others are in it, and though a row makes the function raise."""
-
     def all_of(rows: list[dict[str, Any]]) -> list[object]:
         return [shout(row) for row in rows]
 
@@ -48,7 +44,6 @@ def test_a_panic_of_native_code_is_about_its_row() -> None:
 
 
 def test_a_module_that_panics_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named as one that cannot be imported."""
     (tmp_path / "own_panicking.py").write_text("from tests.app.sources.maps import shout\nshout({'text': 'panic'})\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InputError, match=r"--map own_panicking:f: .*panicked"):
@@ -57,8 +52,6 @@ def test_a_module_that_panics_is_no_function(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_process_still_does(error: type[BaseException]) -> None:
-    """It is about no row."""
-
     def raising(_: object) -> None:
         raise error
 
@@ -69,25 +62,19 @@ def test_what_ends_a_process_still_does(error: type[BaseException]) -> None:
 
 
 def test_a_function_gets_all_rows_of_a_list_at_once() -> None:
-    """But what is no object, which is named in its place."""
     rows = [*packed(["a", "b", "c"]), pickle.dumps(b"[]")]
-
     *made, wrong = made_of_list(shout_all, rows)
-
     assert made == [{"text": text, "rows": 3} for text in "ABC"]
     assert wrong == Wrong("TypeError: not a JSON object")
 
 
 @pytest.mark.parametrize(("text", "what"), [("less", "9 of them"), ("odd", "str")])
 def test_a_list_of_another_length_is_refused(text: str, what: str) -> None:
-    """Nobody could tell which answer is whose: every row of it is named."""
     made = made_of_list(shout_all, packed(["x", text, *"xxxxxxxx"]))
-
     assert made == [Wrong(f"it was given a list of 10 and returned {what}, not a list of as many")] * 10
 
 
 def test_an_answer_of_another_kind_is_refused() -> None:
-    """In a list, it alone."""
     wrong = Wrong("it returned int, not a dict, a text or None")
     assert made_of(lambda _: 7, {}) == wrong
     assert made_of_list(lambda rows: ["a", 7, None][: len(rows)], packed("abc")) == ["a", wrong, None]

@@ -21,7 +21,6 @@ COMMAND = str(Path(sys.executable).with_name("tokenmill"))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with two files, beside one that is none of its business."""
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     (tmp_path / "elsewhere" / "secret.txt").write_text("secret")
     (tmp_path / "elsewhere" / "deep" / "more.txt").write_text("more")
@@ -33,7 +32,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def texts(paths: Iterable[Path | str], walk: FolderWalk) -> list[str]:
-    """Return the texts that are read, in order."""
     sources = find_sources([str(path) for path in paths], reading_of(), walk=walk)
     return [item.text for item in read_items(sources) if isinstance(item, Item)]
 
@@ -74,17 +72,14 @@ def test_a_store_in_a_folder_is_left_out(folder: Path, pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["", "/*", "/**", "/**/*.txt", "/*/*.txt"])
 def test_links_that_lead_out_are_followed_only_where_that_is_wanted(folder: Path, pattern: str) -> None:
-    """Links to files and to folders; what is left out is named with where it leads."""
     (folder / "link.txt").symlink_to("../elsewhere/secret.txt")
     (folder / "links").symlink_to("../elsewhere")
     own = {"b"} if pattern == "/*/*.txt" else {"a", "b"}
     linked = {"secret", "more"} - ({"more"} if pattern == "/*/*.txt" else set())
-
     walk = FolderWalk()
     assert set(texts([f"{folder}{pattern}"], walk)) == own
     assert any(f"it links to {folder.parent / 'elsewhere'}" in words for words in walk.left_out)
     assert all("--follow-links" in words for words in walk.left_out)
-
     walk = FolderWalk(follow_links=True)
     assert set(texts([f"{folder}{pattern}"], walk)) == own | linked
     assert not walk.left_out
@@ -99,16 +94,13 @@ def test_links_in_circles_end(folder: Path, pattern: str) -> None:
         (folder / "sub" / name).symlink_to("..")
     (folder / "up").symlink_to("..")
     (folder.parent / "elsewhere" / "back").symlink_to("../data")
-
     assert texts([f"{folder}{pattern}"], FolderWalk()) == ["a", "b"]
     assert sorted(texts([f"{folder}{pattern}"], FolderWalk(follow_links=True))) == ["a", "b", "more", "secret"]
 
 
 def test_links_within_a_folder_are_its_files(folder: Path) -> None:
-    """A link to a file is one more; the files of a linked folder are there by their own names."""
     (folder / "again.txt").symlink_to("sub/b.txt")
     (folder / "subs").symlink_to("sub")
-
     walk = FolderWalk()
     assert texts([folder], walk) == ["a", "b", "b"]
     assert not walk.left_out
@@ -118,7 +110,6 @@ def test_a_link_that_is_named_is_followed(folder: Path) -> None:
     """Whoever names it means what it leads to."""
     (folder.parent / "link").symlink_to("data")
     (folder.parent / "file.txt").symlink_to("elsewhere/secret.txt")
-
     walk = FolderWalk()
     assert texts([folder.parent / "link", folder.parent / "file.txt"], walk) == ["a", "b", "secret"]
     assert not walk.left_out
@@ -136,7 +127,6 @@ def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
             os.chdir("d")
     finally:
         os.chdir(before)
-
     walk = FolderWalk()
     assert texts([folder], walk) == ["a", "b"]
     subprocess.run(["/bin/rm", "-rf", str(folder / "d")], check=True)
@@ -145,11 +135,8 @@ def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["<(printf 'one\\ntwo\\n')", "/dev/stdin"])
 @pytest.mark.slow
 def test_a_pipe_that_is_named_is_read_to_its_end(name: str) -> None:
-    """A shell's ``<(command)``, or standard input by its path; with as many chunks as there are lines."""
     line = f"printf 'one\\ntwo\\n' | {COMMAND} produce --dry-run --lines --plain raw {name}"
-
     ended = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, check=False)
-
     assert ended.stdout.splitlines()[:2] == ["one", "two"], ended.stderr
     assert ended.returncode == 0
 
@@ -160,9 +147,7 @@ def test_nothing_of_a_pipe_is_lost_to_those_who_look_first(tmp_path: Path) -> No
     both = os.open(tmp_path / "pipe.txt", os.O_RDWR)
     os.write(both, b"all of it")
     sources = find_sources([str(tmp_path / "pipe.txt")], reading_of())
-
     (seen,) = look_at_sources(sources)
-
     assert (seen.seen.size, seen.seen.lines) == (0, -1)
     assert os.read(both, 100) == b"all of it"
     os.close(both)

@@ -29,8 +29,6 @@ marks = st.builds(
 
 
 class Chunks:
-    """A source of chunks of such sizes, whose documents are called after source and number."""
-
     size = 10
 
     def __init__(self, number: int, sizes: Sequence[int]) -> None:
@@ -38,11 +36,9 @@ class Chunks:
         self._sizes = sizes
 
     def signature(self) -> bytes:
-        """Return nothing."""
         return b""
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield the chunks behind a place, which counts chunks, and an empty last one."""
         for number in range(start.entry, len(self._sizes)):
             names = [f"{self.name}-{number}-{n}" for n in range(self._sizes[number])]
             yield ItemChunk([Item(name.encode(), name) for name in names], Place(number + 1), 1, sum(map(len, names)))
@@ -50,8 +46,6 @@ class Chunks:
 
 
 def turns(sources: Sequence[Chunks], start: OrderState) -> list[OrderedChunk]:
-    """Return all turns from a state on."""
-
     async def collect() -> list[OrderedChunk]:
         with ReadingOrder(sources, start) as order:
             return [turn async for turn in order.turns() if turn is not None]
@@ -60,7 +54,6 @@ def turns(sources: Sequence[Chunks], start: OrderState) -> list[OrderedChunk]:
 
 
 def items(found: Sequence[OrderedChunk]) -> list[Item | Refused]:
-    """Return the items of turns."""
     return [item for turn in found for item in turn.chunk.items]
 
 
@@ -70,7 +63,6 @@ def test_the_order_goes_on_from_any_state(sizes: list[list[int]], data: st.DataO
     sources = [Chunks(number, chunks) for number, chunks in enumerate(sizes)]
     whole = turns(sources, OrderState.start(len(sources)))
     names = [item.text for item in items(whole) if isinstance(item, Item)]
-
     for number, source in enumerate(sources):
         own = [name for name in names if name.partition("-")[0] == str(number)]
         assert own == [item.text for chunk in source.chunks(Place()) for item in chunk.items if isinstance(item, Item)]
@@ -84,15 +76,12 @@ def test_the_order_goes_on_from_any_state(sizes: list[list[int]], data: st.DataO
 def test_sources_take_turns() -> None:
     """Four are read side by side, chunk by chunk; the fifth when the first is done."""
     sources = [Chunks(number, [1, 1] if number else [1]) for number in range(5)]
-
     names = [item.text for item in items(turns(sources, OrderState.start(5))) if isinstance(item, Item)]
-
     assert [name[:3] for name in names] == ["0-0", "1-0", "2-0", "3-0", "1-1", "2-1", "3-1", "4-0", "4-1"]
 
 
 @given(mark=marks)
 def test_a_mark_survives_the_wire(mark: BatchMark) -> None:
-    """In less than what is reserved for it."""
     assert decode_mark(encode_mark(mark)) == mark
 
 
@@ -100,14 +89,11 @@ def test_a_mark_survives_the_wire(mark: BatchMark) -> None:
     value=st.binary() | marks.map(encode_mark).map(lambda value: value[:-1]) | st.just(b"[1,2,3,4,5,[[0,0,-1]],6,7]")
 )
 def test_what_is_no_mark_is_none(value: bytes) -> None:
-    """Others may write headers of that name."""
     assert decode_mark(value) is None
 
 
 @given(count=st.integers(0, 30), size=st.integers(1, 10), seed=st.integers())
 def test_a_shuffle_loses_nothing_and_is_the_same_again(count: int, size: int, seed: int) -> None:
-    """Every document comes out once; the seed decides the order."""
-
     def shuffled() -> list[Item]:
         shuffle: ShuffleBuffer[Item] = ShuffleBuffer(size, seed)
         out = [shuffle.exchange(Item(b"%d" % number, "")) for number in range(count)]
@@ -118,7 +104,6 @@ def test_a_shuffle_loses_nothing_and_is_the_same_again(count: int, size: int, se
 
 
 def test_a_shuffle_changes_the_order() -> None:
-    """And another seed changes it otherwise."""
     orders = set()
     for seed in (1, 2):
         shuffle: ShuffleBuffer[Item] = ShuffleBuffer(50, seed)

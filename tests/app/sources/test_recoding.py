@@ -20,25 +20,19 @@ ENCODINGS = ["latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "gb18030", "s
 
 
 class Drops(io.BytesIO):
-    """Bytes that come some at a time."""
-
     def readinto(self, buffer: Any, /) -> int:
-        """Read three bytes at most."""
         return super().readinto(memoryview(buffer)[:3])
 
 
 def stream_of(data: bytes) -> "io.BufferedReader[io.BytesIO]":
-    """Return a stream that gives few bytes at once."""
     return io.BufferedReader(Drops(data), 5)
 
 
 @given(text=st.text("aé\r\n漢字𝄞🙂\0"), at=st.integers(0, 40))
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "gb18030", "utf-7"])
 def test_any_text_is_the_same_in_utf_8_from_any_place(encoding: str, text: str, at: int) -> None:
-    """Wherever blocks end, and after going back and forth."""
     utf_8 = text.encode()
     stream = recoded(stream_of(text.encode(encoding)), encoding)
-
     assert stream.read() == utf_8
     at = min(at, len(utf_8))
     assert stream.seek(at) == at
@@ -53,7 +47,6 @@ def test_what_is_no_character_is_no_utf_8(data: bytes, encoding: str) -> None:
     if encoding in ("utf-16", "utf-32") and marked_encoding(data) != encoding:
         return  # see the next test
     found = recoded(stream_of(data), encoding).read()
-
     try:
         expected = data.decode(encoding)
     except UnicodeDecodeError:
@@ -66,9 +59,7 @@ def test_what_is_no_character_is_no_utf_8(data: bytes, encoding: str) -> None:
 def test_a_missing_byte_order_mark_is_told(tmp_path: Path) -> None:
     """Which of the two orders it is, only a person knows."""
     (tmp_path / "a.csv").write_bytes("id,text\n1,x\n".encode("utf-16-le"))
-
     (refused,) = found_in(reading_of(encoding="utf-16"), tmp_path)
-
     assert isinstance(refused, Refused)
     assert refused.broken
     assert "does not start with BOM: name the encoding that needs none, for example utf-16-le" in refused.why
@@ -77,7 +68,6 @@ def test_a_missing_byte_order_mark_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-32-be", "shift_jis"])
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.txt", "a.jsonl", "a.json", "says-nothing"])
 def test_every_format_of_text_is_read_in_any_encoding(name: str, encoding: str, tmp_path: Path) -> None:
-    """Compressed or not; a file that says by a mark that it is UTF-8 is."""
     text = "grün" if encoding in ("latin-1", "cp1252") else "漢字"
     row = json.dumps({"text": text}, ensure_ascii=False)
     content = {
@@ -101,14 +91,11 @@ def test_every_format_of_text_is_read_in_any_encoding(name: str, encoding: str, 
     ("encoding", "bad", "character"), [("shift_jis", b"\x82", 3), ("cp1252", b"\x81", 3), ("utf-16-le", b"\x00\xdc", 3)]
 )
 def test_wrong_bytes_are_refused_with_file_and_line(encoding: str, bad: bytes, character: int, tmp_path: Path) -> None:
-    """Alone: the lines before and behind them are documents."""
     lines = [line.encode(encoding) for line in ("text\n", "one\n", "ok", "\n", "two\n")]
     (tmp_path / "a.csv").write_bytes(b"".join([*lines[:3], bad, *lines[3:]]))
     (tmp_path / "b.txt").write_bytes(b"".join([*lines[:3], bad, *lines[3:]]))
-
     reading = reading_of(encoding=encoding, plain=True, choice="lines")
     found = found_in(reading, tmp_path)
-
     assert values(found) == [b"one", b"two", b"text", b"one", b"two"]
     why = f"not {encoding}: character {character} is none"
     assert refusals(found) == [("a.csv:3", f"{why} of line 3"), ("b.txt:3", why)]
@@ -166,7 +153,6 @@ def test_the_message_names_an_encoding_that_reads_the_file(
     text = LIKE_UTF_8.get(encoding, "Ein 漢字、文字 Text" if encoding == "gb18030" else "Ein grüner Text")
     data = content.format(text).encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-
     found = found_in(reading_of(plain=True), tmp_path / name)
     assert values(found) == []
     _, _, advised = refusals(found)[0][1].partition("--encoding ")
@@ -177,7 +163,6 @@ def test_the_message_names_an_encoding_that_reads_the_file(
 
 @pytest.mark.parametrize("name", ["no-such", "hex", "undefined", "idna", "utf\0-8", ""])
 def test_an_encoding_that_is_none_is_refused(name: str) -> None:
-    """Before anything is read."""
     with pytest.raises(InputError, match=r"--encoding .*for example: utf-16"):
         known_encoding(name)
 
@@ -187,9 +172,7 @@ def test_a_wrong_encoding_is_not_answered_with_another_guess(name: str, tmp_path
     """What was decoded with it says nothing of the encoding that the file has."""
     text = '[{"text": "grün"}]' if name == "a.json" else '{"text": "grün"}' if name == "a.jsonl" else "text\ngrün\n"
     (tmp_path / name).write_bytes(text.encode("latin-1"))
-
     ((_, told),) = refusals(found_in(reading_of(encoding="ascii"), tmp_path / name))
-
     assert "it seems to be" not in told
     assert "none in the encoding that --encoding" in told or told.startswith("not ascii: character")
 

@@ -22,7 +22,6 @@ JSONL = b"\n".join(LINES) + b"\n"
 
 
 def parquet() -> bytes:
-    """Return a file of two row groups."""
     sink = io.BytesIO()
     table = pa.table({"text": [f"row {number}" for number in range(2000)], "id": [str(n) for n in range(2000)]})
     pq.write_table(table, sink, row_group_size=1000)
@@ -32,7 +31,6 @@ def parquet() -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranges", [True, False])
 def test_files_of_a_web_server_are_read_like_files(tmp_path: Path, *, ranges: bool) -> None:
-    """Of every format, compressed too, whether the server knows ranges or not."""
     texts = {"a b.jsonl": JSONL, "c.jsonl.gz": gzip.compress(JSONL), "d.parquet": parquet(), "e.txt": b"plain"}
     for name, data in texts.items():
         (tmp_path / name).write_bytes(data)
@@ -63,7 +61,6 @@ def test_reading_goes_on_from_any_chunk(*, ranges: bool) -> None:
 
 @pytest.mark.parametrize("tags", [True, False])
 def test_a_file_that_changes_while_it_is_read_ends_the_run(*, tags: bool) -> None:
-    """By its tag, or its length where there is none."""
     with serving(Web({"a.jsonl": JSONL}, tags=tags)) as web:
         (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
         chunks = source.chunks(Place())
@@ -75,7 +72,6 @@ def test_a_file_that_changes_while_it_is_read_ends_the_run(*, tags: bool) -> Non
 
 
 def test_an_answer_that_ends_early_ends_the_run_and_nothing_is_left_out() -> None:
-    """What was read before is whole, and the next call goes on there."""
     with serving(Web({"a.jsonl": JSONL}, ranges=False)) as web:
         (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
         web.cut = len(JSONL) // 2
@@ -89,7 +85,6 @@ def test_an_answer_that_ends_early_ends_the_run_and_nothing_is_left_out() -> Non
 
 
 def test_what_is_not_there_is_named() -> None:
-    """A missing file, a server that does not answer, an address with a secret."""
     with serving(Web({})) as web:
         with pytest.raises(InputError, match=r"nothing\.jsonl: .*not found.*check the address"):
             find_sources([f"{web.address}/nothing.jsonl"], reading_of())
@@ -114,7 +109,6 @@ AS_PEOPLE_HAVE_THEM = {
 
 
 def test_a_bucket_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files as people have them: the same documents, and the same refusals for the same reasons."""
     store = obstore.store.MemoryStore()
     monkeypatch.setattr(obstore.store, "from_url", lambda _: store)
     for name, data in AS_PEOPLE_HAVE_THEM.items():
@@ -135,7 +129,6 @@ def test_a_bucket_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("address", ["s3://", "s3:///key", "gs://", "https:///a.jsonl", "http://[::1"])
 def test_an_address_without_a_bucket_or_host_is_said(address: str) -> None:
-    """With how to write one."""
     with pytest.raises(InputError, match="names no bucket or host: write it as s3://bucket/name"):
         find_sources([address], reading_of())
 
@@ -172,7 +165,6 @@ def test_a_server_that_sends_us_elsewhere_is_followed_on_its_own_host_alone() ->
                 "http://{}/a?X-Amz-Signature=S3cret", "s3://key:S3cret@bucket/a", "http://u:S3cret@{}/a?b#c"]
 )  # fmt: skip
 def test_an_address_with_a_secret_is_refused_and_the_message_does_not_hold_it(address: str) -> None:
-    """Nobody is asked."""
     with serving(Web({"a": b"text"})) as web:
         with pytest.raises(InputError) as raised:
             find_sources([address.format(web.address.removeprefix("http://"))], reading_of())

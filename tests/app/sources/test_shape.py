@@ -26,12 +26,10 @@ ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "t
 
 
 def shaped(row: dict[str, Any], settings: Settings | None = None, **options: Any) -> Item | Refused | Unmet:
-    """Return what becomes of a line of JSON."""
     return reading_of(settings, **options).shape.of_json("a:1", json.dumps(row).encode())
 
 
 def value_of(row: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return the object that is sent."""
     item = shaped(row, **options)
     assert isinstance(item, Item), item
     found: dict[str, Any] = json.loads(item.value)
@@ -39,7 +37,6 @@ def value_of(row: dict[str, Any], **options: Any) -> dict[str, Any]:
 
 
 def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
-    """Byte for byte by default and with a condition; a new object with other fields."""
     assert value_of(ROW) == ROW
     assert value_of(ROW, where=[Condition("ok", "true")]) == ROW
     assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
@@ -76,7 +73,6 @@ def test_an_object_without_an_id_gets_its_place_as_one(line: bytes, options: dic
 
 
 def test_a_decoder_of_the_users_own_gets_objects_as_they_are() -> None:
-    """What is an id to it, nobody else knows."""
     shape = reading_of(Settings(decode=f"{__name__}:no_decoder")).shape
     assert shape.quick(b'{"text":"a"}') == Item(b'{"text":"a"}', "a")
 
@@ -90,7 +86,6 @@ def test_a_decoder_of_the_users_own_gets_objects_as_they_are() -> None:
 def test_the_mill_sees_the_place_as_id_and_all_else_as_it_was(
     row: dict[str, Any], name: str, number: int, id_field: str
 ) -> None:
-    """Whatever else the object holds, also in place of an id."""
     settings = Settings(id_field=id_field, metadata_fields=("lang",))
     row |= {"text": "a", "lang": "de"}
     shape = shape_for(settings.for_topic("raw"), settings.max_record_bytes)
@@ -99,13 +94,11 @@ def test_the_mill_sees_the_place_as_id_and_all_else_as_it_was(
     decoder = JsonDecoder(ObjectFields(("text",), id_field, ("lang",), shape.limits))
     before, place = decoder(item.value), f"{name}:{number}"
     document = decoder(shape.ids.given(item, (name, number)).value if item.needs_id else item.value)
-
     assert document == Document(before.text, place if before.id is None else before.id, before.fields)
     assert item.needs_id == (before.id is None)
 
 
 def test_a_field_of_that_name_goes_before_a_path() -> None:
-    """Names with dots are names first."""
     assert finder("a.b")({"a.b": 1, "a": {"b": 2}}) == 1
     assert finder("a.b")({"a": {"b": 2}}) == 2
     assert finder("a.b.c")({"a": {"b": 2}}) is None
@@ -130,9 +123,7 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
     ],
 )
 def test_what_cannot_be_a_document_says_why(row: dict[str, Any], options: dict[str, Any], why: str) -> None:
-    """The bytes are kept, for a dead letter."""
     found = shaped(row, Settings(max_text_bytes=100, max_id_bytes=20), **options)
-
     assert isinstance(found, Refused)
     assert why in found.why
     assert json.loads(found.data) == row
@@ -143,16 +134,13 @@ def test_an_object_goes_as_it_stands_where_the_topics_fields_are_paths() -> None
     settings = Settings(text_fields=("payload.after.body",), id_field="payload.after.id")
     row = {"payload": {"after": {"body": "a row", "id": 7}}}
     item = shaped(row, settings)
-
     assert isinstance(item, Item)
     assert (json.loads(item.value), item.text) == (row, "a row")
     assert isinstance(shaped({"payload": {"after": {"body": "a row", "id": "i" * 200}}}, settings), Refused)
 
 
 def test_keys_are_ids_or_fields() -> None:
-    """As text, whatever they are."""
     keys = {key: shaped(ROW, key=key) for key in ("id", "uid", "meta.lang", "ok")}
-
     assert {key: item.key for key, item in keys.items() if isinstance(item, Item)} == {
         "id": b"x",
         "uid": b"7",
@@ -162,8 +150,6 @@ def test_keys_are_ids_or_fields() -> None:
 
 
 class Unspeakable:
-    """What no text can be made of, and what cannot be compared."""
-
     def __str__(self) -> str:
         raise RuntimeError("not this one")
 
@@ -199,10 +185,8 @@ CARRIED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("value", "why"), ODD.values(), ids=ODD.keys())
 def test_what_cannot_be_carried_is_refused_with_its_field(value: Any, why: str) -> None:
-    """A row alone, wherever such a value is asked for."""
     row = {"text": "x", "odd": value}
     found = reading_of(metadata_fields=["odd"]).shape.of_row("a:1", row, "a:1")
-
     assert isinstance(found, Refused)
     assert why in found.why
     for options in ({"key": "odd"}, {"where": [Condition("odd", "1")]}, {"id_field": "odd"}, {"fields": ["odd"]}):
@@ -211,16 +195,13 @@ def test_what_cannot_be_carried_is_refused_with_its_field(value: Any, why: str) 
 
 @pytest.mark.parametrize(("value", "carried"), CARRIED)
 def test_what_is_carried_is_as_json_has_it(value: Any, carried: Any) -> None:
-    """Numbers of any library as such, and the rest as text."""
     found = reading_of(metadata_fields=["odd"]).shape.of_row("a:1", {"text": "x", "odd": value}, "n")
-
     assert isinstance(found, Item)
     assert json.loads(found.value).get("odd") == carried
     assert type(json.loads(found.value).get("odd")) is type(carried)
 
 
 def test_numbers_that_are_not_finite_are_null_where_asked() -> None:
-    """In rows, and in JSON that Python wrote; without that, it says how."""
     shape = reading_of(metadata_fields=["n"], nan_as_null=True).shape
     found = shape.of_row("a:1", {"text": "x", "n": float("inf")}, "n")
     assert isinstance(found, Item)
@@ -268,9 +249,7 @@ IDS_OF_ROWS: list[tuple[Any, Any]] = [
 def test_ids_are_texts_or_whole_numbers_or_it_is_told(value: Any, name: Any, *, asked: bool) -> None:
     """Also where a table has made floats of them. A row without one is called after file and row, and counted."""
     shape = reading_of(fields=["text"], id_field="id" if asked else None).shape
-
     found = shape.of_row("a:1", {"text": "x", "id": value}, "a:1")
-
     assert isinstance(found, Item)
     assert json.loads(found.value) == {"id": "a:1" if name is None else name, "text": "x"}
     assert found.unnamed == (name is None and (asked or value is not None))
@@ -293,18 +272,15 @@ ROWS = st.fixed_dictionaries({}, optional={"id": IDS, "text": st.none() | st.tex
 
 @given(row=ROWS | st.lists(ROWS), limit=st.integers(1, 60), ids=st.integers(1, 60), broken=st.booleans())
 def test_the_quick_way_is_the_same_way(row: Any, limit: int, ids: int, *, broken: bool) -> None:
-    """It either says what the careful one says, or nothing."""
     try:
         data = orjson.dumps(row)[: -1 if broken else None]
     except (orjson.JSONEncodeError, UnicodeEncodeError):
         return
     shape = reading_of(Settings(max_text_bytes=limit, max_id_bytes=ids)).shape
-
     assert shape.quick(data) in (None, shape.of_json("a:1", data))
 
 
 def test_the_quick_way_is_the_usual_one() -> None:
-    """For texts in either field, with any usual id; not where there is something to do."""
     shape = reading_of(Settings()).shape
     for row in ({"text": "a"}, {"content": "a", "id": 7}, {"text": "a", "id": "urn:uuid:" + "0" * 36, "more": []}):
         assert shape.quick(json.dumps(row).encode()) is not None
@@ -324,11 +300,7 @@ def test_a_text_has_the_limit_that_the_recipe_will_have(settings: dict[str, Any]
         text = "é" * (length // 2) + "a" * (length % 2)
         row = {"id": 1, "text": text}
         whole = json.dumps(row, ensure_ascii=False).encode()
-        for found in (
-            shape.of_json("f", whole),
-            shape.of_row("f", row, ""),
-            shape.of_text("f", "", text.encode()),
-        ):
+        for found in (shape.of_json("f", whole), shape.of_row("f", row, ""), shape.of_text("f", "", text.encode())):
             assert isinstance(found, Item) == fits
             if isinstance(found, Refused):
                 assert found.why == f"too_large: the text is longer than {limit} bytes (max_text_bytes)"
@@ -336,7 +308,6 @@ def test_a_text_has_the_limit_that_the_recipe_will_have(settings: dict[str, Any]
 
 
 def test_texts_alone_are_not_for_a_mill_that_takes_objects_alone() -> None:
-    """It is said before anything is sent."""
     topic = Settings(decode="json").for_topic("raw")
     with pytest.raises(InputError, match="leave --plain out"):
         shape_for(topic, 1 << 20, ShapeOptions(plain=True))

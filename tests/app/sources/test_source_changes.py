@@ -28,33 +28,26 @@ lines = st.lists(st.sampled_from([b"\n", b"a\n", b"bb\n"]), max_size=5).map(b"".
 
 
 class Folder:
-    """A folder of files of lines, as it is at one time."""
-
     def __init__(self, path: Path, suffix: str = ".jsonl") -> None:
         self.path = path
         self.suffix = suffix
 
     def write(self, files: Files) -> None:
-        """Let it hold these files and no others."""
         for path in self.path.iterdir():
             path.unlink()
         for name, content in files.items():
             (self.path / f"{name}{self.suffix}").write_bytes(content)
 
     def sources(self) -> list[DocumentSource]:
-        """Return its files."""
         return find_sources([str(self.path)], reading_of())
 
     def seen(self, *, whole_lines: bool = False) -> list[KnownSource]:
-        """Return what a run knows of it that begins now."""
         return [one.seen for one in look_at_sources(self.sources(), whole_lines=whole_lines)]
 
     def compared(self, known: list[KnownSource], *, whole_lines: bool = False) -> SourceComparison:
-        """Return what became of what a run knows."""
         return compare_sources(known, look_at_sources(self.sources(), known, whole_lines=whole_lines))
 
     def changed(self, before: Files, now: Files) -> SourceComparison:
-        """Return what became of what a run knows that began with these files, once there are those."""
         self.write(before)
         known = self.seen()
         self.write(now)
@@ -67,24 +60,19 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Return a folder."""
     (tmp_path / "in").mkdir()
     return Folder(tmp_path / "in")
 
 
 def kinds(found: SourceComparison) -> list[tuple[str, str]]:
-    """Return what became of which file."""
     return [(change.kind, Path(change.name).stem) for change in found.changes]
 
 
 def test_what_is_the_same_is_no_change(folder: Folder) -> None:
-    """Whatever its time says."""
     folder.write({"a": b"1\n2\n", "b": b""})
     known = folder.seen()
     os.utime(folder.path / "a.jsonl")
-
     found = folder.compared(known)
-
     assert found.changes == []
     assert [one.sent_now for one in found.present] == [False, False]
     assert [one.size for one in found.present] == [4, 0]
@@ -119,13 +107,10 @@ def test_content_is_read_only_where_size_or_time_changed(folder: Folder, monkeyp
     ],
 )
 def test_a_change_is_named_with_what_changed(folder: Folder, after: bytes, kind: str, why: str) -> None:
-    """What grew is told from what changed in the middle, and only what grew is sent."""
     folder.write({"a": b"1\n2\n"})
     known = folder.seen()
     folder.write({"a": after})
-
     found = folder.compared(known)
-
     assert kinds(found) == [(kind, "a")]
     assert re.search(why, changes_line(found.changes))
     (present,) = found.present
@@ -148,16 +133,12 @@ def test_a_change_is_named_with_what_changed(folder: Folder, after: bytes, kind:
     ],
 )
 def test_a_line_without_an_end_must_not_go_on(folder: Folder, before: bytes, after: bytes, kind: str) -> None:
-    """It was sent as it was."""
     assert kinds(folder.changed({"a": before}, {"a": after})) == [(kind, "a")]
 
 
 def test_a_file_that_is_no_file_of_lines_never_grows(folder: Folder) -> None:
-    """A text is one document."""
     folder.suffix = ".txt"
-
     found = folder.changed({"a": b"1\n"}, {"a": b"1\n2\n"})
-
     assert "no file of lines" in changes_line(found.changes)
 
 
@@ -167,7 +148,6 @@ def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
         {"a": b"a\n", "b": b"b\nb\n", "c": b"c\nc\nc\n", "d": b"d\n"},
         {"a": b"a\n", "a2": b"a\n", "e": b"b\nb\n", "f": b"c\nc\nc\nmore\n"},
     )
-
     assert kinds(found) == [("new", "a2"), ("renamed", "e"), ("renamed", "f"), ("grown", "f"), ("gone", "d")]
     assert folder.wheres(found.present) == [("a2.jsonl:1", b"a"), ("f.jsonl:4", b"more")]
     again = folder.compared(found.present)
@@ -175,25 +155,21 @@ def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
 
 
 def test_a_line_that_is_being_written_waits_for_its_end(folder: Folder) -> None:
-    """With whole lines; and what was sent without an end stays what is known."""
     folder.write({"a": b"1\n2", "b": b"no end"})
     known = folder.seen(whole_lines=True)
     assert folder.wheres(known) == [("a.jsonl:1", b"1")]
     folder.write({"a": b"1\n2\n3", "b": b"no end"})
     found = folder.compared(known, whole_lines=True)
     assert folder.wheres(found.present) == [("a.jsonl:2", b"2")]
-
     folder.write({"a": b"1\n2"})
     assert folder.compared(folder.seen(), whole_lines=True).changes == []
 
 
 def test_a_file_that_cannot_be_read_is_named(folder: Folder) -> None:
-    """Then and now."""
     folder.write({"a": b"1\n"})
     known = folder.seen()
     (folder.path / "a.jsonl").unlink()
     (folder.path / "a.jsonl").symlink_to("nowhere")
-
     assert "cannot be read now" in changes_line(folder.compared(known).changes)
     unreadable = folder.seen()
     folder.write({"a": b"1\n"})
@@ -201,24 +177,19 @@ def test_a_file_that_cannot_be_read_is_named(folder: Folder) -> None:
 
 
 def test_a_path_that_is_given_twice_is_two_sources(folder: Folder) -> None:
-    """Each is known as its own."""
     folder.write({"a": b"1\n"})
     path = str(folder.path / "a.jsonl")
     sources = find_sources([path, path], reading_of())
     known = [one.seen for one in look_at_sources(sources)]
     folder.write({"a": b"1\n2\n"})
-
     found = compare_sources(known, look_at_sources(sources, known))
-
     assert [change.kind for change in found.changes] == ["grown", "grown"]
     assert len(list(read_items(sources_to_send(found.present, sources)))) == 2
     assert [*by_name([KnownSource(name, 0, 0, "") for name in "aba"])] == [("a", 0), ("b", 0), ("a", 1)]
 
 
 def test_many_changes_are_told_in_short(folder: Folder) -> None:
-    """Five, and how many more there are."""
     text = changes_line(folder.changed({}, {f"{number}": b"" for number in range(8)}).changes)
-
     assert text.count("is new") == 5
     assert text.endswith("; and 3 more")
 

@@ -20,7 +20,6 @@ QUERY = "SELECT number AS id, body AS text, score FROM pages WHERE number >= 0 O
 
 
 def database(path: Path, rows: int = 9000) -> str:
-    """Make a table; return its address."""
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE pages (number INTEGER, body TEXT, score REAL)")
         connection.executemany("INSERT INTO pages VALUES (?, ?, ?)", ((n, f"página {n}", n / 4) for n in range(rows)))
@@ -29,14 +28,12 @@ def database(path: Path, rows: int = 9000) -> str:
 
 
 def change(path: Path, statement: str) -> None:
-    """Change the table."""
     with sqlite3.connect(path) as connection:
         connection.execute(statement)
     connection.close()
 
 
 def test_rows_become_documents(tmp_path: Path) -> None:
-    """With the columns that are named."""
     url = database(tmp_path / "a.db", 3)
     found = list(read_items([SqlSource(url, QUERY, reading_of(metadata_fields=["score"]))]))
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
@@ -82,7 +79,6 @@ def test_bytes_that_are_no_text_refuse_a_row_where_they_are_needed(tmp_path: Pat
     ],
 )
 def test_no_statement_changes_a_database(query: str, tmp_path: Path) -> None:
-    """It is no query, or the database refuses it."""
     url = database(tmp_path / "a.db", 3)
     with pytest.raises(InputError, match=r"it is no query|readonly|one statement"):
         SqlSource(url, query.format(tmp_path), reading_of()).signature()
@@ -107,7 +103,6 @@ def test_only_the_query_has_a_cursor_of_the_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", ["-- of all\nselect {}", "/* all */ ( SELECT {} )", "WITH p AS (SELECT {}) TABLE"])
 def test_a_query_may_begin_as_queries_do(query: str, tmp_path: Path) -> None:
-    """With a comment, a bracket, in any case."""
     SqlSource(database(tmp_path / "a.db", 3), query.format("1 ORDER BY 1"), reading_of())
 
 
@@ -141,7 +136,6 @@ def test_a_password_of_a_database_reaches_no_name_id_or_message(url: str, tmp_pa
 
 
 def test_a_result_goes_on_from_any_chunk(tmp_path: Path) -> None:
-    """Its places are rows."""
     source = SqlSource(database(tmp_path / "a.db"), QUERY, reading_of())
     chunks = list(source.chunks(Place()))
     assert len(chunks) > 2
@@ -158,7 +152,6 @@ def test_a_result_goes_on_from_any_chunk(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_refused(tmp_path: Path, query: str, url: str, message: str) -> None:
-    """And says what to do, without a password."""
     with pytest.raises(InputError, match=message) as raised:
         list(read_items([SqlSource(url.format(tmp_path), query, reading_of())]))
     assert "secret" not in str(raised.value)

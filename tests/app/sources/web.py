@@ -13,8 +13,6 @@ from urllib.parse import unquote
 
 @dataclass
 class Web:
-    """Files that the server has, and how it answers."""
-
     files: dict[str, bytes]
     ranges: bool = True
     tags: bool = True
@@ -28,8 +26,6 @@ class Web:
 
 
 class QuietServer(ThreadingHTTPServer):
-    """A server of which a client may go away in the middle of an answer."""
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: Python 3.11 parses the lines of a traceback, and parsing in two threads at once can fail."""
         if not isinstance(sys.exception(), ConnectionError):
@@ -38,7 +34,6 @@ class QuietServer(ThreadingHTTPServer):
 
 @contextmanager
 def running(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Have a server answer until the end of the block."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     with server:
         thread.start()
@@ -51,8 +46,6 @@ def running(server: ThreadingHTTPServer) -> Iterator[None]:
 
 @contextmanager
 def serving(web: Web) -> Iterator[Web]:
-    """Serve until the end of the block."""
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

@@ -22,7 +22,6 @@ TABLE = pa.table(
 
 
 def written(*, file: bool, compression: str | None, rows: int, legacy: bool = False) -> bytes:
-    """Return a file or a stream."""
     made = io.BytesIO()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_legacy_format=legacy)
     with (pa.ipc.new_file if file else pa.ipc.new_stream)(made, TABLE.schema, options=options) as writer:
@@ -37,18 +36,14 @@ def written(*, file: bool, compression: str | None, rows: int, legacy: bool = Fa
     legacy=st.booleans(),
 )
 def test_all_messages_are_served(**options: Any) -> None:
-    """However few bytes of the stream come at a time; the library reads the same table of them."""
     stream = io.BufferedReader(Drops(written(**options)), 64)
-
     found = pa.ipc.open_stream(pa.PythonFile(Messages(messages_of(stream, MEMORY_BYTES)), "r")).read_all()
-
     assert found.equals(TABLE)
 
 
 @pytest.mark.parametrize("file", [True, False])
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_a_batch_is_weighed_before_it_is_served(compression: str | None, *, file: bool) -> None:
-    """With what it becomes."""
     data = written(file=file, compression=compression, rows=300)
     size = pa.Table.from_batches(TABLE.to_batches()).nbytes
     served = [*messages_of(io.BufferedReader(io.BytesIO(data)), MEMORY_BYTES)]
@@ -59,6 +54,5 @@ def test_a_batch_is_weighed_before_it_is_served(compression: str | None, *, file
 
 @pytest.mark.parametrize("data", [b"text", b"FEA1\0\0\0\0", b"\xff\xff\xff\xff\x08\0\0\0\xff\xff\xff\xff\0\0\0\0"])
 def test_what_is_no_message_is_said(data: bytes) -> None:
-    """And what is cut off."""
     with pytest.raises(OSError, match=r"no message begins here|contradicts itself|cut off"):
         list(messages_of(io.BufferedReader(io.BytesIO(data)), MEMORY_BYTES))

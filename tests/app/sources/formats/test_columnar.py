@@ -38,11 +38,8 @@ each = pytest.mark.parametrize(
 
 @each
 def test_a_null_is_refused_with_its_row(name: str, write: Write, tmp_path: Path) -> None:
-    """The other rows are documents; one without an id is called after its row."""
     write(tmp_path / name, [{"text": "one"}, {"text": None}, {"text": "three"}])
-
     found = found_in(reading_of(), tmp_path / name)
-
     assert [json.loads(value)["text"] for value in values(found)] == ["one", "three"]
     assert json.loads(values(found)[1])["id"].endswith(f"{name}:3")
     assert refusals(found) == [(f"{name}:2", "wrong_type: 'text' is null, not a string")]
@@ -50,13 +47,10 @@ def test_a_null_is_refused_with_its_row(name: str, write: Write, tmp_path: Path)
 
 @each
 def test_files_of_another_schema_are_named(name: str, write: Write, tmp_path: Path) -> None:
-    """One file lacks the column, and is broken; the others are read."""
     write(tmp_path / f"1{name}", [{"text": "one", "n": 1}])
     write(tmp_path / f"2{name}", [{"body": "two"}])
     write(tmp_path / f"3{name}", [{"content": "three", "n": "x"}])
-
     found = found_in(reading_of(), tmp_path)
-
     assert [json.loads(value)["text"] for value in values(found)] == ["one", "three"]
     ((where, why),) = refusals(found)
     assert where == f"2{name}"
@@ -65,20 +59,16 @@ def test_files_of_another_schema_are_named(name: str, write: Write, tmp_path: Pa
 
 @each
 def test_damage_is_named(name: str, write: Write, tmp_path: Path) -> None:
-    """A file that is cut off, or something else altogether."""
     write(tmp_path / name, [{"text": "one " * 100}] * 100)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 3])
-
     found = found_in(reading_of(), tmp_path / name)
-
     assert found[-1].broken  # type: ignore[union-attr]
     assert "or damaged" in refusals(found)[-1][1]
 
 
 @pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
 def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) -> None:
-    """It is named with its rows, from wherever the file is read on."""
     path = tmp_path / "a.arrow"
     table = pa.table({"text": [f"text {n}" for n in range(30)]})
     with write(path, table.schema) as writer:
@@ -86,7 +76,6 @@ def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) 
     data = path.read_bytes()
     offset = data.index(np.arange(0, 77, 7, dtype=np.int32).tobytes()) + 8  # of the second batch, the first such
     path.write_bytes(data[:offset] + b"\xff\xff\xff\x7f" + data[offset + 4 :])
-
     (chunk,) = FileSource(str(path), reading_of()).chunks(Place())
     assert [number for _, (_, number) in chunk.placed()] == [*range(1, 11), 20, *range(21, 31)]
     (refused,) = [item for item in chunk.items if isinstance(item, Refused)]
@@ -98,7 +87,6 @@ def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) 
 
 
 def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:
-    """A field of a struct by its path; a date is carried as text; bytes are text if they are UTF-8."""
     rows = pa.table(
         {
             "meta": [{"body": "one", "lang": "de"}],
@@ -107,7 +95,6 @@ def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:
         }
     )
     pa.parquet.write_table(rows, tmp_path / "a.parquet")
-
     found = found_in(reading_of(fields=["meta.body"], metadata_fields=["meta.lang", "when"]), tmp_path / "a.parquet")
     name = f"{tmp_path / 'a.parquet'}:1"
     assert [json.loads(value) for value in values(found)] == [
@@ -137,9 +124,7 @@ def test_a_row_that_is_no_text_is_refused_and_the_others_are_read(name: str, tmp
     texts = [b"text %d" % number for number in range(1500)]
     texts[700] = b"gr\xfcn"
     TABLES[name](tmp_path / name, pa.table({"n": range(1500), "text": strings(texts)}))
-
     found = found_in(reading_of(plain=True), tmp_path / name)
-
     assert values(found) == texts[:700] + texts[701:]
     assert refusals(found) == [(f"{name}:701", "not UTF-8: invalid start byte at byte 2 of 'text'")]
     assert not found[700].broken  # type: ignore[union-attr]
@@ -147,12 +132,9 @@ def test_a_row_that_is_no_text_is_refused_and_the_others_are_read(name: str, tmp
 
 @every
 def test_a_value_that_python_does_not_have_is_refused(name: str, tmp_path: Path) -> None:
-    """A day in the year 36812: the rows with other days are read, and without that column all are."""
     days = pa.array([0, 2**40, 0], pa.timestamp("s"))
     TABLES[name](tmp_path / name, pa.table({"text": ["one", "two", "three"], "day": days}))
-
     found = found_in(reading_of(metadata_fields=["day"]), tmp_path / name)
-
     assert [json.loads(value)["day"] for value in values(found)] == ["1970-01-01 00:00:00"] * 2
     assert refusals(found) == [(f"{name}:2", "'day' cannot be read: date value out of range")]
     assert values(found_in(reading_of(plain=True), tmp_path / name)) == [b"one", b"two", b"three"]
@@ -164,9 +146,7 @@ def test_entries_of_a_dictionary_are_found_by_numbers_of_any_kind(name: str, kin
     """Polars writes unsigned ones; a null is none of them."""
     entries = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], kind), ["one", "two"])
     TABLES[name](tmp_path / name, pa.table({"text": entries}))
-
     found = found_in(reading_of(plain=True), tmp_path / name)
-
     assert values(found) == [b"two", b"one"]
     assert [where for where, _ in refusals(found)] == [f"{name}:2"]
 
@@ -175,7 +155,6 @@ def test_columns_of_one_name_are_refused_where_they_are_needed(tmp_path: Path) -
     """Arrow allows them; the last one would count, in silence."""
     TABLES["a.parquet"](tmp_path / "a.parquet", pa.table([["one"], ["two"]], names=["text", "text"]))
     TABLES["a.arrow"](tmp_path / "b.arrow", pa.table([["one"], ["two"]], names=["text", "text"]))
-
     told = refusals(found_in(reading_of(plain=True), tmp_path))
     assert len(told) == 2
     assert all("the column 'text' is there twice" in why for _, why in told)
@@ -193,29 +172,23 @@ def rows_of_parquet(path: Path, needs: Needs, make: Callable[[str], Any]) -> tup
 
 
 def test_a_row_group_of_books_is_never_in_memory(tmp_path: Path) -> None:
-    """Pyarrow holds some megabytes of it at once, as small as its pages are."""
     count, size = 480, 100_000
     path = tmp_path / "a.parquet"
     TABLES["a.parquet"](path, pa.table({"text": [f"{number:0{size}}" for number in range(count)]}))
-
     ends, most = rows_of_parquet(path, Needs(size), lambda text: int(text[-9:]))
-
     assert ends == list(range(count))
     assert most < 8 << 20
 
 
 @given(size=st.integers(0, 2**40), rows=st.integers(1, 2**30))
 def test_as_many_rows_are_taken_as_are_small_enough(size: int, rows: int) -> None:
-    """At least one, at most so many, and of more than one no more bytes than there may be."""
     found = rows_within(size, rows)
-
     assert 1 <= found <= ROWS
     assert found == 1 or found * size <= ROWS_BYTES * rows
     assert found == ROWS or (found + 1) * size > ROWS_BYTES * rows
 
 
 def test_a_batch_of_books_is_made_into_objects_a_few_at_a_time() -> None:
-    """Whatever the number of rows in it, and wherever it was cut out of another one."""
     batch = pa.record_batch({"text": [f"{number:0100000}" for number in range(300)]}).slice(100)
     ends, peak = peak_of(lambda: [int(row["text"][-9:]) for row in rows_of(batch) if isinstance(row, dict)])
     assert ends == list(range(100, 300))
@@ -223,13 +196,11 @@ def test_a_batch_of_books_is_made_into_objects_a_few_at_a_time() -> None:
 
 
 def bare(kind: pa.DataType, length: int, *buffers: bytes | None, children: list[pa.Array] | None = None) -> pa.Array:
-    """Return an array of these buffers, which nobody checks."""
     found = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(kind, length, found, children=children)
 
 
 def int32(*numbers: int) -> bytes:
-    """Return a buffer of them."""
     return np.array(numbers, np.int32).tobytes()
 
 
@@ -288,9 +259,7 @@ def test_nothing_outside_of_a_buffer_is_read(harm: str, make: Callable[..., Any]
     texts = pa.array(["text"] * len(column))
     with make(tmp_path / "a.arrow", schema, options=pa.ipc.IpcWriteOptions(compression=options)) as writer:
         writer.write_batch(pa.record_batch([texts, column], schema))
-
     (refused,) = found_in(reading_of(metadata_fields=["odd"]), tmp_path / "a.arrow")
-
     assert isinstance(refused, Refused)
     assert refused.why.startswith("no Arrow data, or damaged: ")
     assert refused.broken
@@ -320,7 +289,6 @@ BOMBS: dict[str, Callable[[int], pa.Array]] = {
 @pytest.mark.parametrize("bomb", BOMBS)
 @pytest.mark.cases(2)
 def test_what_stands_for_many_values_is_made_into_objects_a_few_at_a_time(bomb: str) -> None:
-    """However few bytes a batch has, and however many its values have: here a gigabyte."""
     batch = pa.record_batch({"text": BOMBS[bomb](500)})
     count, peak = peak_of(lambda: sum(1 for row in rows_of(sound(batch)) if isinstance(row, dict)))
     assert count == 500
@@ -337,7 +305,6 @@ def test_a_row_that_stands_for_more_than_a_machine_has_is_refused() -> None:
     nulls = bare(pa.list_(pa.null()), 3, None, int32(0, 0, 2**30, 2**30), children=[pa.nulls(2**30)])
     for odd in (views, nulls):
         one, two, three = rows_of(sound(pa.record_batch({"text": ["one", "two", "three"], "odd": odd})))
-
         assert (one, three) == ({"text": "one", "odd": []}, {"text": "three", "odd": []})
         assert isinstance(two, Bad)
         assert two.why.endswith("no more than 268,435,456 are read")
@@ -345,7 +312,6 @@ def test_a_row_that_stands_for_more_than_a_machine_has_is_refused() -> None:
 
 @given(data=st.data())
 def test_an_arrow_file_that_was_changed_anywhere_ends_no_process(data: st.DataObject) -> None:
-    """Rows, refusals, or a file that is broken there."""
     table = pa.table(
         {
             "text": ["one", "two", None],
@@ -375,8 +341,6 @@ def test_a_dictionary_of_books_is_decoded_a_few_rows_at_a_time(tmp_path: Path) -
     """Of some hundred bytes, 160 rows of two megabytes: what a row group has in all says nothing of its longest row."""
     text = "x" * 2_000_000
     pa.parquet.write_table(pa.table({"text": [text] * 160}), tmp_path / "a.parquet", compression="brotli")
-
     found, most = rows_of_parquet(tmp_path / "a.parquet", Needs(10**9), text.__eq__)
-
     assert found == [True] * 160
     assert most < 128 << 20

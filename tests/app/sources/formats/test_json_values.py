@@ -24,7 +24,6 @@ json_documents = st.recursive(
 
 
 def read(data: bytes, *, limit: int = 1 << 20, block: int = 1 << 20, start: int = 0) -> list[Content]:
-    """Return the values of a file that is read in blocks of a size."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_values, "BLOCK", block)
         entries = list(read_json(File("a", io.BufferedReader(io.BytesIO(data))), Needs(limit), Place(start)))
@@ -33,7 +32,6 @@ def read(data: bytes, *, limit: int = 1 << 20, block: int = 1 << 20, start: int 
 
 
 def parsed(found: list[Content]) -> list[Any]:
-    """Return what the values are."""
     return [orjson.loads(value) for value in found if isinstance(value, bytes)]
 
 
@@ -41,10 +39,8 @@ def parsed(found: list[Content]) -> list[Any]:
 def test_an_array_is_cut_into_its_elements(
     documents: list[Any], indent: int | None, block: int, data: st.DataObject
 ) -> None:
-    """Whatever stands in strings and wherever blocks end; and from any element on."""
     whole = json.dumps(documents, indent=indent, ensure_ascii=False).encode()
     start = data.draw(st.integers(0, len(documents)))
-
     assert parsed(read(whole, block=block)) == documents
     assert parsed(read(whole, block=block, start=start)) == documents[start:]
 
@@ -56,9 +52,7 @@ def test_an_array_is_cut_into_its_elements(
 )
 @pytest.mark.slow
 def test_objects_one_after_the_other_are_cut(documents: list[Any], block: int, between: str) -> None:
-    """JSON lines with another suffix, or objects on several lines."""
     whole = between.join(json.dumps(document, indent=1) for document in documents).encode()
-
     assert parsed(read(b"\xef\xbb\xbf" + whole, block=block)) == documents
 
 
@@ -74,16 +68,13 @@ def test_joined_files_may_each_begin_with_a_mark(block: int) -> None:
 
 
 def test_values_keep_their_bytes() -> None:
-    """A number that no float holds, and spaces, go on as they are."""
     value = b'{"n": 12345678901234567890.5 , "t":"\\u00e9"}'
     assert read(b"[ " + value + b" ]") == [value]
 
 
 @pytest.mark.parametrize("block", [1 << 20, 7])
 def test_a_value_that_is_too_long_is_passed_over(block: int) -> None:
-    """The ones beside it are read."""
     found = read(b'[{"a": 1}, {"b": "' + b"x" * 1000 + b'"}, {"c": 2}]', limit=100, block=block)
-
     assert found == [b'{"a": 1}', Needs(100).too_long, b'{"c": 2}']
 
 
@@ -99,9 +90,7 @@ def test_a_value_that_is_too_long_is_passed_over(block: int) -> None:
     ],
 )
 def test_a_file_that_is_cut_off_or_no_json_is_broken(data: bytes, why: str, values: int) -> None:
-    """What came before is read."""
     *before, last = read(data)
-
     assert isinstance(last, Bad)
     assert last.broken
     assert why in last.why
@@ -141,7 +130,6 @@ def test_a_value_that_is_none_takes_no_other_with_it(maker: str) -> None:
     good = [b'{"id": %d, "text": "{[\\"", "more": [{"a": {}}]}' % number for number in range(3)]
     for broken, where, block in product(BROKEN_VALUES.values(), range(4), [1 << 20, 5]):
         found = read(MAKERS[maker]([*good[:where], broken, *good[where:]]), block=block)
-
         assert [value for value in found if isinstance(value, bytes) and b'"more"' in value] == good
         told = b"".join(_bytes_of(content) for content in found if content not in good)
         assert told.translate(None, b" ,]\r\n").startswith(broken.translate(None, b" ,]\r\n"))
@@ -151,9 +139,7 @@ def test_what_is_within_a_broken_value_is_no_value() -> None:
     """Of an object on several lines, what is indented deeper is a part."""
     broken = b'{\n "id": 1,\n "turns": [\n  {\n   "text": "cut\n  },\n  {"text": "b"}\n ]\n}\n'
     good = b'{\n "id": 2,\n "turns": [\n  {"text": "b"}\n ]\n}'
-
     (bad, value) = read(broken + good)
-
     assert value == good
     assert isinstance(bad, Bad)
     assert bad.data == broken.strip()
@@ -170,16 +156,13 @@ FRAGMENTS = st.lists(
 def test_what_is_sent_and_what_is_refused_are_all_of_any_file(fragments: list[bytes], block: int, limit: int) -> None:
     """In order, wherever blocks end; only what stands between values is left out."""
     whole = b"".join(fragments)
-
     found = read(whole, block=block, limit=limit)
-
     assert found == read(whole, limit=limit)
     if limit > len(whole):
         assert _bare(b"".join(map(_bytes_of, found))) == _bare(whole)
 
 
 def _bytes_of(content: Content) -> bytes:
-    """Return a value, or what was refused."""
     assert isinstance(content, bytes | Bad)
     return content.data if isinstance(content, Bad) else content
 
@@ -195,16 +178,13 @@ def _bare(data: bytes) -> bytes:
     data=st.data(),
 )
 def test_damage_on_a_line_loses_no_other(documents: list[Any], maker: str, data: st.DataObject) -> None:
-    """Whatever is cut out of a line, and put into it."""
     lines = [json.dumps(document).encode() for document in documents]
     which = data.draw(st.integers(0, len(lines) - 1))
     begin = data.draw(st.integers(0, len(lines[which])))
     end = data.draw(st.integers(begin, len(lines[which])))
     put = data.draw(st.sampled_from([b"", b'"', b"{", b"}", b"]", b"\\", b"x", b'\n"', b"\0\xff"]))
     damaged = lines[which][:begin] + put + lines[which][end:]
-
     found = read(MAKERS[maker]([*lines[:which], damaged, *lines[which + 1 :]]))
-
     there = [value for value in found if isinstance(value, bytes)]
     assert [value for value in there if value in lines[:which]][:which] == lines[:which]
     assert there[len(there) - len(lines[which + 1 :]) :] == lines[which + 1 :]
@@ -215,7 +195,6 @@ def test_damage_on_a_line_loses_no_other(documents: list[Any], maker: str, data:
 def test_endless_brackets_cost_time_and_memory_for_their_bytes_alone(
     bracket: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deeper than any parser of ours reads, on one line or many."""
     steps = count()
     own = json_values._Scan._next
 

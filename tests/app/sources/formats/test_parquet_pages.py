@@ -82,7 +82,6 @@ def test_a_list_of_columns_that_takes_too_much_is_refused() -> None:
 
 @given(data=st.binary(max_size=200))
 def test_what_is_no_footer_is_said_in_time(data: bytes) -> None:
-    """Whatever it claims: lists of more values than there are bytes, numbers of any size, structs in structs."""
     made = io.BytesIO(PARQUET_MAGIC + data + len(data).to_bytes(4, "little") + PARQUET_MAGIC)
     try:
         for group in row_groups_of(made, MEMORY_BYTES):
@@ -141,7 +140,6 @@ def test_memory_is_bounded_by_the_option_whatever_a_file_becomes(name: str, tmp_
     FILES[name](tmp_path / name)
     ran = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / name], capture_output=True, check=True)
     kilobytes, rows, why = json.loads(ran.stdout)
-
     assert (rows == 0) == (name in REFUSED)
     assert kilobytes << 10 < (32 << 20 if name in REFUSED else MEMORY_BYTES + (64 << 20))
     assert not rows or not why

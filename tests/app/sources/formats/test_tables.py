@@ -23,7 +23,6 @@ HEAD = "id,text\n"
 
 
 def read(tmp_path: Path, content: str, reading: Reading | None = None) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the texts of a csv file, and what was refused."""
     found = found_in(reading or reading_of(), _written(tmp_path, content.encode()))
     return [item.text for item in found if isinstance(item, Item)], refusals(found)
 
@@ -35,9 +34,7 @@ def _written(tmp_path: Path, content: bytes) -> Path:
 
 
 def test_fields_may_hold_line_breaks_and_quotes(tmp_path: Path) -> None:
-    """The number is that of the row's last line, and an empty line is no row."""
     texts, refused = read(tmp_path, '\ufeffid,text\r\n1,"a ""b"",\r\nc"\r\n\r\n2,d\r\n3\r\n')
-
     assert texts == ['a "b",\r\nc', "d"]
     assert refused == [("a.csv:6", "1 fields, and the first line names 2")]
 
@@ -65,14 +62,11 @@ FAULTS: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("fault", [*FAULTS])
 def test_a_row_that_is_none_takes_no_other_with_it(fault: str, end: bytes, tmp_path: Path) -> None:
-    """Whatever is wrong: it is told with its line, and with its bytes where these are not too long."""
     line, why = FAULTS[fault]
     lines = [b"id,text", b'1,"a\n""b"', line, b"3,c", b'4,"d\ne"', b""]
     path = tmp_path / "a.csv"
     path.write_bytes(end.join(lines))
-
     found = found_in(reading_of(Settings(max_record_bytes=500)), path)
-
     assert [item.text for item in found if isinstance(item, Item)] == ['a\n"b', "c", "d\ne"]
     (refused,) = (item for item in found if isinstance(item, Refused))
     assert (Path(refused.where).name, refused.why.partition("; it seems to be ")[0]) == (
@@ -84,16 +78,13 @@ def test_a_row_that_is_none_takes_no_other_with_it(fault: str, end: bytes, tmp_p
 
 
 def test_a_first_line_that_names_no_columns_is_the_end(tmp_path: Path) -> None:
-    """Nobody knows what the fields of the others are."""
     found = found_in(reading_of(), _written(tmp_path, b'id,"text\n1,a\n'))
-
     assert [(item.broken, item.why) for item in found if isinstance(item, Refused)] == [
         (True, f"no names of columns: {OPEN}")
     ]
 
 
 def test_quotes_can_be_text_or_others_and_be_escaped(tmp_path: Path) -> None:
-    """As other programs write tables."""
     rows = b'id,text\n1,"a\n2,b \\"c\\"\n'
     plain = reading_of(plain=True)
     assert values(found_in(replace(plain, quote=""), _written(tmp_path, rows))) == [b'"a', b'b \\"c\\"']
@@ -113,14 +104,11 @@ def test_quotes_can_be_text_or_others_and_be_escaped(tmp_path: Path) -> None:
     ],
 )
 def test_what_spreadsheets_write_is_read(content: bytes, tmp_path: Path) -> None:
-    """A mark, a delimiter that is named, line ends of any kind, quoted ones, and empty lines."""
     found = found_in(reading_of(plain=True), _written(tmp_path, content))
-
     assert [value.replace(b"\n\n", b"\r\n") for value in values(found)] == [b"a\r\nb", b"c"]
 
 
 def test_a_line_that_ends_with_returns_may_be_of_any_length(tmp_path: Path) -> None:
-    """Also where the first line is longer than what is looked at."""
     long = b"x" * (tables._FIRST_LINE + 9)
     for content in (b"id,text," + long + b"\n1,a,b\n", b"id,text\r1," + long + b"\r2,a\r"):
         assert values(found_in(reading_of(plain=True), _written(tmp_path, content)))[-1] == b"a"
@@ -138,7 +126,6 @@ def test_rows_and_refusals_are_all_lines_of_any_table(fragments: list[bytes], li
     """In order and once; the same from any of them on, and in parts from where any of them ends."""
     content = b"id,text" + (b"\r" if returns else b"\n") + b"".join(fragments)
     entries, ends = _entries(content, limit), [*row_ends(_opened(content), Needs(limit), tabs=False)]
-
     numbers = [number for number, _, _ in entries]
     assert numbers == sorted(set(numbers))
     assert not numbers or numbers[-1] <= ends[-1].entry
@@ -193,7 +180,6 @@ def test_quotes_that_do_not_close_cost_time_for_their_bytes_alone(monkeypatch: p
 
 
 def test_a_long_line_and_a_long_row_are_refused_alone(tmp_path: Path) -> None:
-    """Neither is ever in memory as a whole, and what follows them is read."""
     limit = reading_of(Settings(max_record_bytes=100))
     assert read(tmp_path, HEAD + "1," + "x" * 300 + "\n2,b\n", limit) == (
         ["b"],
@@ -203,13 +189,10 @@ def test_a_long_line_and_a_long_row_are_refused_alone(tmp_path: Path) -> None:
 
 
 def test_a_table_without_the_column_says_which_there_are(tmp_path: Path) -> None:
-    """Once, not once for each row; and what to do."""
     texts, refused = read(tmp_path, "name,story\n1,a\n2,b\n")
-
     assert texts == []
     why = "no column 'text' or 'content'; there are: 'name', 'story'; say which is the text: --field"
     assert refused == [("a.csv:1", why)]
-
     ((_, told),) = read(tmp_path, "1,eng,a\n2,eng,b\n")[1]
     assert told.endswith("or is it a row already? put a line that names the columns before it")
 
@@ -225,7 +208,6 @@ def test_a_table_without_the_column_says_which_there_are(tmp_path: Path) -> None
     ],
 )
 def test_what_has_two_meanings_is_refused(content: str, options: dict[str, Any], why: str, tmp_path: Path) -> None:
-    """A name of two columns, of which one would win in silence; a character that is two things at once."""
     if not why:
         texts, refused = read(tmp_path, content)
         assert (texts, refused) == (["a"], [])  # nobody needs that column
@@ -237,39 +219,30 @@ def test_what_has_two_meanings_is_refused(content: str, options: dict[str, Any],
 
 
 def test_columns_become_the_topics_fields(tmp_path: Path) -> None:
-    """Text and id under the topic's names; carried ones beside them, and no others."""
     (tmp_path / "a.tsv").write_text("uid\tstory\tlang\tmore\n7\tonce\tde\tx\n")
-
     found = found_in(reading_of(fields=["story"], id_field="uid", metadata_fields=["lang"]), tmp_path / "a.tsv")
-
     assert values(found) == [b'{"id":"7","text":"once","lang":"de"}']
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_delimiter_holds_for_every_table(name: str, tmp_path: Path) -> None:
-    """Quotes are as ever, and the other delimiters are text."""
     (tmp_path / name).write_text('id;text\n1;"a;b"\n2;a,b\tc\n')
-
     assert values(found_in(reading_of(delimiter=";", plain=True), tmp_path / name)) == [b"a;b", b"a,b\tc"]
 
 
 def test_another_delimiter_is_never_guessed_but_told(tmp_path: Path) -> None:
-    """Where the first line has it and not the one that it should have."""
     _, refused = read(tmp_path, "id;text\n1;a\n")
     assert refused[0][1].endswith("say which is the text: --field; or is the delimiter another one? --delimiter ';'")
-
     _, refused = read(tmp_path, "a;b,c\n1;a,b\n")
     assert refused[0][1].endswith("--field")
 
 
 @pytest.mark.parametrize(("given", "meant"), [(None, None), (";", ";"), ("\\t", "\t"), ("tab", "\t"), ("\t", "\t")])
 def test_a_delimiter_is_one_character(given: str | None, meant: str | None) -> None:
-    """A tab can be written down."""
     assert parse_character("delimiter", given) == meant
 
 
 @pytest.mark.parametrize("given", ["", ";;", '"', "\n", "\\n"])
 def test_what_cannot_stand_between_fields_is_refused(given: str) -> None:
-    """Before anything is read."""
     with pytest.raises(BadParameter, match="one character"):
         parse_character("delimiter", given)

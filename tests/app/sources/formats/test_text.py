@@ -18,7 +18,6 @@ from tokenmill.app.sources.items import Place
 @example(lines=[b"0000000\r\r1", b"1"], limit=7)
 @example(lines=[b"0000000\r\r\r\r\r\r\r\r\r\r\r\r"], limit=7)
 def test_lines_are_found_whatever_their_length(lines: list[bytes], limit: int) -> None:
-    """Every line up to the limit is read as it is, and every longer one is named, by its number."""
     whole = b"\n".join(lines)
     expected = [
         (number, None if len(body) > limit else body)
@@ -26,24 +25,19 @@ def test_lines_are_found_whatever_their_length(lines: list[bytes], limit: int) -
         for body in (line.rstrip(b"\r"),)
         if body.strip() or len(body) > limit
     ]
-
     found = [(number, data) for number, _, _, data in read_lines(io.BytesIO(whole), limit)]
-
     assert found == expected
 
 
 @given(lines=st.lists(st.binary(max_size=12)), limit=st.integers(1, 10))
 def test_lines_are_found_again_from_any_place(lines: list[bytes], limit: int) -> None:
-    """Number and end of a line are all that is needed to read the lines behind it."""
     whole = b"\n".join(lines)
     found = list(read_lines(io.BytesIO(whole), limit))
-
     for place, (number, _, at, _) in enumerate(found, 1):
         assert list(read_lines(io.BytesIO(whole), limit, Place(number, at))) == found[place:]
 
 
 def test_a_long_line_is_never_in_memory(tmp_path: Path) -> None:
-    """It is passed over in pieces of the limit's size, whatever its length."""
     path = tmp_path / "a"
     with path.open("wb") as file:
         file.truncate(64 << 20)  # zeros, which take no room on disk

@@ -25,7 +25,6 @@ HTTP = "application/http; msgtype=response"
 
 
 def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
-    """A conversion and a plain response are; HTML is not, and what is about the archive itself is passed over."""
     http = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n\r\n{}".format
     records = [
         warc_record("warcinfo", "info", "about"),
@@ -48,13 +47,11 @@ def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    """Half a record is no document, compressed or not."""
     records = [warc_record("conversion", str(number), f"text {number} " * 500) for number in range(3)]
     packed = b"".join(map(gzip.compress, records))
     (tmp_path / "a.wet").write_bytes(b"".join(records)[:-900])
     (tmp_path / "b.wet.gz").write_bytes(packed[:-40])
     (tmp_path / "c.warc").write_bytes(b"hello world\n" * 100)
-
     for name, whole in (("a.wet", 2), ("b.wet.gz", 2), ("c.warc", 0)):
         found = found_in(reading_of(), tmp_path / name)
         assert len(values(found)) == whole
@@ -62,13 +59,10 @@ def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
 
 
 def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
-    """Whatever a page says of itself, the pages behind it are read."""
     kinds = ["text/plain; charset=\0utf", "text/plain; charset=no-such", "text/plain; charset=utf-16"]
     records = [warc_record("conversion", "odd", "grün", kind) for kind in kinds]
     (tmp_path / "a.wet").write_bytes(b"".join([*records, warc_record("conversion", "good", "text")]))
-
     found = found_in(reading_of(plain=True), tmp_path / "a.wet")
-
     assert values(found) == [b"text"]
     assert [where for where, why in refusals(found) if why.startswith("not the text that it says it is")] == [
         "a.wet:1",
@@ -108,15 +102,12 @@ def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(t
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
     pages = [tag * 100 + "<p>shallow enough", tag * 30_000 + "deep", "<p>the last one"]
     (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", head + page.encode()) for page in pages))
-
     found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
-
     assert refusals(found) == [("a.warc:2", f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}")]
     assert values(found)[-1] == b"the last one"
 
 
 def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
-    """Their main text, in the encoding that header or bytes say; other types are named as before."""
     page = (
         "<html><head><title>t</title></head><body><nav>menu</nav><main><h1>Mühle</h1><p>Korn wird in der Mühle zu Mehl,"
         " und aus Mehl wird Brot gebacken.</p></main><footer>imprint</footer></body></html>"
@@ -147,9 +138,7 @@ def test_a_byte_that_is_no_character_harms_no_other_of_a_page(kind: str, tmp_pat
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n".encode()
     plain = head.replace(b"html", b"plain") + "Mühle".encode("utf-8-sig")
     (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", each) for each in [*map(head.__add__, pages), plain]))
-
     found = values(found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc"))
-
     assert [value.decode()[:14] for value in found] == ["Mühle, M\ufffd, Müh", "Мука из зерна.", "Mühle", "Mühle"]
 
 
@@ -200,7 +189,6 @@ NOT_READ: dict[str, tuple[str, bytes, str]] = {
 
 
 def coded_page(kind: str, field: str, body: bytes) -> bytes:
-    """Return a record with what a server answered."""
     return warc_bytes("coded", f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{field}\r\n\r\n".encode() + body)
 
 
@@ -230,24 +218,18 @@ def test_a_page_of_countless_attributes_is_refused_alone(name: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])
 @pytest.mark.parametrize("name", [*CODED])
 def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path: Path) -> None:
-    """As crawlers store them, by whatever name."""
     (tmp_path / "a.warc").write_bytes(coded_page(kind, *CODED[name]))
-
     (value,) = values(found_in(replace(reading_of(), extract=True), tmp_path / "a.warc"))
-
     assert "wird in der M" in json.loads(value)["text"]
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/html; charset=latin-1", "text/plain; charset=latin-1"])
 @pytest.mark.parametrize("name", [*NOT_READ])
 def test_a_page_whose_encoding_cannot_be_undone_is_refused_alone(name: str, kind: str, tmp_path: Path) -> None:
-    """Compressed bytes are no text, whatever the page says of itself; its neighbours are read."""
     field, body, why = NOT_READ[name]
     good = warc_record("conversion", "good", "text")
     (tmp_path / "a.warc").write_bytes(good + coded_page(kind, field, body) + good)
-
     found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
-
     assert values(found) == [b"text", b"text"]
     ((where, told),) = refusals(found)
     assert where == "a.warc:2"
@@ -255,16 +237,13 @@ def test_a_page_whose_encoding_cannot_be_undone_is_refused_alone(name: str, kind
 
 
 def test_a_page_that_unpacks_to_more_than_a_record_is_not_unpacked_further(tmp_path: Path) -> None:
-    """Whatever it is packed with."""
     bomb = bytes(1 << 24)
     pages = [
         coded_page("text/plain", f"Content-Encoding: {name}", pack(bomb))
         for name, pack in (("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd.compress))
     ]
     (tmp_path / "a.warc").write_bytes(b"".join(pages))
-
     found = found_in(reading_of(Settings(max_record_bytes=1 << 20)), tmp_path / "a.warc")
-
     assert [why for _, why in refusals(found)] == ["longer than 1048576 bytes (max_record_bytes)"] * 3
 
 
@@ -281,7 +260,6 @@ def test_what_warcio_writes_is_read(tmp_path: Path) -> None:
                     writer.create_warc_record("https://example.org/", "resource", block, warc_content_type=kind)
                 )
         (tmp_path / f"a.warc{'.gz' * packed}").write_bytes(out.getvalue())
-
     assert values(found_in(reading_of(plain=True), tmp_path)) == [b"text 0", b"text 1", b"text 2"] * 2
 
 
@@ -296,13 +274,10 @@ RECORDS = [warc_record("conversion", str(number), f"text {number}\r\n\r\nand mor
     limit=st.sampled_from([60, 1 << 20]),
 )
 def test_damage_in_a_record_loses_no_other(*, which: int, at: int, removed: int, put: bytes, limit: int) -> None:
-    """Wherever it is, and whatever its length then says; what is not read is told."""
     damaged = RECORDS[which][:at] + put + RECORDS[which][at + removed :]
     data = b"".join([*RECORDS[:which], damaged, *RECORDS[which + 1 :]])
-
     file = File("a", io.BufferedReader(io.BytesIO(data)))
     contents = [content for _, _, content in read_warc(file, Needs(limit), START)]
-
     there = [content["id"] for content in contents if isinstance(content, dict)]
     others = [str(number) for number in range(4) if number != which]
     assert [name for name in there if name in others] == others
@@ -310,7 +285,6 @@ def test_damage_in_a_record_loses_no_other(*, which: int, at: int, removed: int,
 
 
 def warc_bytes(name: str, block: bytes) -> bytes:
-    """Return a response record."""
     head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <{name}>\r\nWARC-Target-URI: https://example.org/{name}"
     more = f"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\nContent-Type: {HTTP}\r\nContent-Length: {len(block)}\r\n\r\n"
     return (head + more).encode() + block + b"\r\n\r\n"
