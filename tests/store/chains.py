@@ -19,7 +19,6 @@ SUFFIXES = ("bin", "docs", "index", "json", "idx")
 
 
 def make_info(*, block_tokens: int = 5, dtype: str = "uint16", segment_blocks: int = 4) -> StreamInfo:
-    """Describe a stream."""
     return StreamInfo.from_values(
         {
             "format": 1,
@@ -35,7 +34,6 @@ def make_info(*, block_tokens: int = 5, dtype: str = "uint16", segment_blocks: i
 
 
 def make_chain(info: StreamInfo, count: int, *, partition: int = 0, seed: int = 0) -> Blocks:
-    """Make the first ``count`` blocks of a chain."""
     rng = random.Random(seed)
     tokens = rng.randbytes(count * info.block_bytes)
     entries = [encode_entry(_make_pieces(rng, info.block_tokens, 100 * block)) for block in range(count)]
@@ -43,13 +41,11 @@ def make_chain(info: StreamInfo, count: int, *, partition: int = 0, seed: int = 
 
 
 def cut(chain: Blocks, info: StreamInfo, first: int, end: int) -> Blocks:
-    """Return the blocks ``[first, end)`` of a whole chain."""
     tokens = memoryview(chain.tokens)[first * info.block_bytes : end * info.block_bytes]
     return Blocks(first, tokens, chain.entries[first:end], chain.chains[first:end])
 
 
 def make_store(path: Path, info: StreamInfo) -> Store:
-    """Create a store that knows the stream."""
     store = Store.open_or_create(path)
     store.add_stream(info, b"{}")
     return store
@@ -64,24 +60,20 @@ def fill(store: Store, info: StreamInfo, chain: Blocks, ends: Iterable[int], *, 
 
 
 def filled_store(path: Path, info: StreamInfo, chain: Blocks, ends: Iterable[int]) -> Store:
-    """Create a store that knows the stream, and has the chain in partition 0."""
     store = make_store(path, info)
     fill(store, info, chain, ends)
     return store
 
 
 def tokens_of(chain: Blocks, info: StreamInfo) -> np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]:
-    """Return the tokens of a chain, ``[blocks, block_tokens]``."""
     return np.frombuffer(chain.tokens, info.dtype).reshape(-1, info.block_tokens)
 
 
 def directory_of(store: Store, partition: int = 0) -> Path:
-    """Return the directory of a partition."""
     return store.path / STREAM / str(partition)
 
 
 def segment_of(store: Store, first: int = 0) -> SegmentPaths:
-    """Return the paths of a segment of partition 0."""
     return SegmentPaths(directory_of(store), first)
 
 

@@ -34,7 +34,6 @@ def make_eras(
 
 
 def with_offsets(eras: Sequence[Era]) -> list[tuple[Era, int]]:
-    """Return what a writer takes."""
     return [(era, OFFSET + 3 * era.number) for era in eras]
 
 

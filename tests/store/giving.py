@@ -17,7 +17,6 @@ class ChainDonor:
         self._lacks = lacks
 
     def __call__(self, first: int, end: int) -> Iterator[Given]:
-        """Yield blocks."""
         size = self._info.block_bytes
         for number in range(first, min(end, len(self._chain.entries))):
             self.asked.add(number)

@@ -18,7 +18,6 @@ cuts = st.sets(st.integers(1, 12), min_size=1, max_size=5).map(lambda ends: [0, 
 
 
 def make_log(ends: list[int]) -> list[bytes]:
-    """Return the records that commit the chain at each of ``ends``."""
     return [
         Commit(
             blocks=end,
@@ -33,13 +32,11 @@ def make_log(ends: list[int]) -> list[bytes]:
 
 
 def read(log: bytes) -> Scan:
-    """Scan a log of the test's stream."""
     return scan(log, block_bytes=INFO.block_bytes, segment_blocks=INFO.segment_blocks)
 
 
 @given(cuts)
 def test_what_was_encoded_is_found(ends: list[int]) -> None:
-    """All fields, all rows, and the log's end."""
     log = b"".join(make_log(ends))
     found = read(log)
     assert (found.end, found.damage) == (len(log), None)
@@ -49,7 +46,6 @@ def test_what_was_encoded_is_found(ends: list[int]) -> None:
 
 @given(cuts, st.data())
 def test_a_prefix_gives_the_longest_committed_prefix(ends: list[int], data: st.DataObject) -> None:
-    """``scan(log[:n])`` finds exactly the records that end within n bytes, for any n."""
     records = make_log(ends)
     log = b"".join(records)
     length = data.draw(st.integers(0, len(log)))
@@ -77,7 +73,6 @@ def test_a_flipped_bit_is_damage_unless_it_is_in_the_last_record(ends: list[int]
 
 @given(cuts, st.binary(max_size=200))
 def test_garbage_after_the_last_record_was_never_written(ends: list[int], garbage: bytes) -> None:
-    """Whatever the disk shows after it, as long as no whole record does."""
     log = b"".join(make_log(ends))
     assert (read(log + garbage).end, read(log + garbage).damage) == (len(log), None)
 
@@ -90,7 +85,6 @@ def test_records_that_do_not_continue_each_other_are_damage(held: list[int]) -> 
 
 
 def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:
-    """A reader that follows a log reads each byte once."""
     records = make_log([0, 2, 5, 9])
     found = scan(
         records[2],
@@ -103,7 +97,6 @@ def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:
 
 
 def test_a_row_says_where_its_entry_ends_and_what_its_bytes_hash_to() -> None:
-    """Rows continue a document table of any length."""
     info = make_info()
     chain = make_chain(info, 3)
     rows = make_rows(memoryview(chain.tokens), chain.entries, chain.chains, docs_bytes=100)
@@ -116,7 +109,6 @@ def test_a_row_says_where_its_entry_ends_and_what_its_bytes_hash_to() -> None:
 
 
 def test_an_entry_spans_from_the_end_of_the_one_before() -> None:
-    """The first one begins with the file."""
     chain = make_chain(make_info(), 2)
     rows = make_rows(memoryview(chain.tokens), chain.entries, chain.chains, docs_bytes=0)
     ends = [len(chain.entries[0]), len(chain.entries[0]) + len(chain.entries[1])]

@@ -35,11 +35,9 @@ class Scene:
 
     @property
     def directory(self) -> Path:
-        """Where the files are."""
         return self.store.path / STREAM
 
     def put(self, **changed: bytes) -> None:
-        """Put the files in place, one of them (``lines``, ``index``) changed."""
         for name, key in zip(NAMES, ("lines", "index"), strict=True):
             (self.directory / name).write_bytes(changed.get(key, self.files[name]))
 
@@ -54,7 +52,6 @@ class Scene:
             return seen
 
     def sizes(self) -> dict[str, int]:
-        """Return the lengths of the files as they are."""
         return {name: (self.directory / name).stat().st_size for name in NAMES}
 
     def finish(self) -> bool:
@@ -77,7 +74,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def test_lines_are_the_records_of_the_control_topic(scene: Scene) -> None:
-    """One a line, in order, for anybody to read."""
     scene.put()
     assert scene.files[ERA_LINES_FILE].split(b"\n") == [*(era.pack() for era in ERAS), b""]
     assert len(scene.files[ERA_INDEX_FILE]) == len(ERAS) * ROW_BYTES
@@ -85,7 +81,6 @@ def test_lines_are_the_records_of_the_control_topic(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_an_index_cut_anywhere_gives_the_eras_before(scene: Scene) -> None:
-    """At every byte; what both files hold beyond them is cut off, and writing goes on to the same bytes."""
     for length in range(len(scene.files[ERA_INDEX_FILE]) + 1):
         found = scene.recover(index=scene.files[ERA_INDEX_FILE][:length])
         assert found == length // ROW_BYTES
@@ -118,7 +113,6 @@ def test_missing_lines_are_damage(scene: Scene) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_a_flip_in_the_lines_is_damage(scene: Scene) -> None:
-    """At every byte, naming the era."""
     for at in range(len(scene.files[ERA_LINES_FILE])):
         scene.put(lines=flip(scene.files[ERA_LINES_FILE], at, at % 8))
         number = next(n for n in range(8) if at < len(b"".join(era.pack() + b"\n" for era in ERAS[: n + 1])))
@@ -141,14 +135,12 @@ def test_a_flip_in_the_index_is_damage_unless_it_is_in_the_last_commit(scene: Sc
 
 @given(st.binary(max_size=99), st.binary(max_size=99))
 def test_an_uncommitted_tail_is_cut_off_whatever_it_holds(scene: Scene, lines: bytes, index: bytes) -> None:
-    """Garbage, zeros, anything."""
     files = {"lines": scene.files[ERA_LINES_FILE] + lines, "index": scene.files[ERA_INDEX_FILE] + index}
     assert scene.recover(**files) == len(ERAS)
     assert {name: (scene.directory / name).read_bytes() for name in NAMES} == scene.files
 
 
 def many() -> Iterator[dict[int, int]]:
-    """Count up to more blocks than eras are looked at when an index is opened."""
     for number in range(1, 3 * COMMIT_ROWS):
         yield {0: number}
 
@@ -176,14 +168,12 @@ def test_an_index_of_many_eras_is_recovered_by_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commit", [1, 2, 1000])
 def test_stores_are_equal_however_eras_came(scene: Scene, tmp_path: Path, commit: int) -> None:
-    """One by one, or many together."""
     store = make_store(tmp_path, INFO)
     write_eras(store, ERAS, commit=commit)
     assert (store.path / STREAM / ERA_LINES_FILE).read_bytes() == scene.files[ERA_LINES_FILE]
 
 
 def test_eras_that_do_not_continue_are_refused(tmp_path: Path) -> None:
-    """Nothing is written, and the writer goes on."""
     store = make_store(tmp_path, INFO)
     with EraWriter.open(store, STREAM) as writer:
         for wrong in (ERAS[1:2], [ERAS[0], ERAS[2]], [ERAS[0], ERAS[0]]):
@@ -196,7 +186,6 @@ def test_eras_that_do_not_continue_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_follower_goes_on_where_the_store_stands(scene: Scene) -> None:
-    """With the last era and the place of its record."""
     scene.put()
     with EraWriter.open(scene.store, STREAM) as writer:
         follower = EraFollower(STREAM, INFO.fingerprint, writer.last, writer.position)
@@ -204,7 +193,6 @@ def test_a_follower_goes_on_where_the_store_stands(scene: Scene) -> None:
 
 
 def test_there_is_one_writer(scene: Scene) -> None:
-    """A second one is told who the first is; a closed one refuses."""
     scene.put()
     with EraWriter.open(scene.store, STREAM) as writer:
         with pytest.raises(LockedError):

@@ -39,7 +39,6 @@ histories = st.builds(commits, chains(9).filter(bool), st.lists(st.integers(1, 4
 
 @given(histories, st.data())
 def test_whole_rows_count_from_any_of_them_on(history: tuple[bytes, bytes, list[int]], data: st.DataObject) -> None:
-    """Cut anywhere, those before the cut do."""
     _, rows, ends = history
     first = data.draw(st.integers(0, ends[-1]))
     length = data.draw(st.integers(first * ROW_BYTES, len(rows)))
@@ -66,7 +65,6 @@ def test_any_part_of_an_unfinished_commit_is_no_damage(
 def test_a_flip_counts_as_damage_if_a_later_commit_was_begun(
     history: tuple[bytes, bytes, list[int]], data: st.DataObject
 ) -> None:
-    """Else the eras before it count."""
     _, rows, ends = history
     at = data.draw(st.integers(0, len(rows) - 1))
     number = at // ROW_BYTES
@@ -77,7 +75,6 @@ def test_a_flip_counts_as_damage_if_a_later_commit_was_begun(
 @given(histories)
 @pytest.mark.slow
 def test_rows_say_where_lines_end_and_how_many_blocks_there_are(history: tuple[bytes, bytes, list[int]]) -> None:
-    """Of each era, all before it included."""
     lines, rows, ends = history
     blocks = 0
     for number, line in enumerate(lines.splitlines(keepends=True)):
@@ -102,7 +99,6 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_eras_are_found_by_number_and_by_block(store: Store) -> None:
-    """Blocks are counted through all eras."""
     reader = open_eras(store.path, STREAM)
     assert (reader.eras, reader.blocks, reader.ended) == (5, 14, True)
     assert [reader.era(number) for number in range(5)] == ERAS
@@ -112,7 +108,6 @@ def test_eras_are_found_by_number_and_by_block(store: Store) -> None:
 
 
 def test_what_is_not_there_is_refused(store: Store) -> None:
-    """By number, by block, and in a store without the stream."""
     reader = open_eras(store.path, STREAM)
     for wrong in (-2, 5):
         with pytest.raises(InputError, match="it has 5"):
@@ -125,13 +120,11 @@ def test_what_is_not_there_is_refused(store: Store) -> None:
 
 
 def test_a_stream_may_have_no_eras_yet(tmp_path: Path) -> None:
-    """Neither files nor eras."""
     reader = open_eras(make_store(tmp_path, INFO).path, STREAM)
     assert (reader.eras, reader.blocks, reader.ended, reader.refresh(), reader.blocks_before(0)) == (0, 0, False, 0, 0)
 
 
 def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
-    """At any time it sees whole eras, in order, each as it was written."""
     store = make_store(tmp_path, INFO)
     eras = make_eras(INFO, CHAINS, [{0: blocks} for blocks in range(1, 400)], end=True)
     writer = threading.Thread(target=write_eras, args=(store, eras), kwargs={"commit": 7})
@@ -149,7 +142,6 @@ def test_a_reader_follows_a_writer(tmp_path: Path) -> None:
 
 
 def test_lost_eras_are_damage_to_a_reader_that_saw_them(store: Store) -> None:
-    """A shorter index, or one without its lines."""
     reader = open_eras(store.path, STREAM)
     index = store.path / STREAM / ERA_INDEX_FILE
     index.write_bytes(index.read_bytes()[:-1])
@@ -190,7 +182,6 @@ def test_an_era_that_was_mended_is_read_again(store: Store) -> None:
 
 
 def test_files_of_another_stream_are_no_eras(store: Store, tmp_path: Path) -> None:
-    """The seed of the rows is the stream's."""
     values = dict(INFO.values) | {"fingerprint": "ff" * 16}
     other = make_store(tmp_path / "other", INFO.from_values(values))
     for name in (ERA_LINES_FILE, ERA_INDEX_FILE):

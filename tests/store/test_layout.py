@@ -28,7 +28,6 @@ from tokenmill.store.layout import (
 
 
 def test_a_segment_is_named_after_its_first_block() -> None:
-    """Twelve digits sort like numbers in any listing."""
     paths = SegmentPaths(Path("/s/0"), 4096)
     assert paths.tokens == Path("/s/0/000000004096.bin")
     assert paths.manifest == Path("/s/0/000000004096.json")
@@ -41,7 +40,6 @@ def test_one_file_is_enough_to_find_a_segment() -> None:
 
 
 def test_partitions_are_found_by_number() -> None:
-    """Files beside them are not."""
     assert partition_numbers(["stream.json", "10", "2", "02", "x"]) == [2, 10]
 
 
@@ -53,7 +51,6 @@ def test_a_stream_name_never_leads_elsewhere(name: str) -> None:
 
 
 def test_a_file_is_put_whole_in_its_place(tmp_path: Path) -> None:
-    """Over an older one too, and nothing else stays behind."""
     put_file(tmp_path / "a.json", b"old and longer")
     put_file(tmp_path / "a.json", b"new")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.json", b"new")]
@@ -73,7 +70,6 @@ def test_a_failed_sync_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may take less than it was given."""
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: pwrite(descriptor, data[:3], offset))
     with (tmp_path / "x").open("wb") as file:
@@ -95,19 +91,16 @@ time.sleep(600)
     ("number", "advice"), [(errno.EACCES, "Let this user write there: a"), (errno.ENOSPC, "Make room, ")]
 )
 def test_what_a_directory_needs_is_said(number: int, advice: str) -> None:
-    """Rights are no matter of room."""
     with pytest.raises(DiskError, match=advice), blaming(Path("store")):
         raise OSError(number, "some words")
 
 
 def test_a_second_writer_is_told_who_holds_the_directory(tmp_path: Path) -> None:
-    """Also within one process."""
     with PartitionLock(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()}"):
         PartitionLock(tmp_path)
 
 
 def test_a_lock_that_was_given_back_can_be_taken(tmp_path: Path) -> None:
-    """Closing twice harms nobody."""
     lock = PartitionLock(tmp_path)
     lock.close()
     lock.close()

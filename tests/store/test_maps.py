@@ -44,7 +44,6 @@ def _maps_of(path: Path) -> int:
 
 @pytest.mark.slow
 def test_a_map_is_the_file_and_holds_no_descriptor(path: Path) -> None:
-    """It stays as long as an array over it does, and is unmapped then."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     file = FileMap(path, 1)
     whole = np.asarray(file)
@@ -62,7 +61,6 @@ def test_a_map_is_the_file_and_holds_no_descriptor(path: Path) -> None:
 
 
 def test_what_is_missing_or_too_short_is_not_mapped(path: Path) -> None:
-    """The message names the file."""
     with pytest.raises(DamagedError, match=r"000\.bin: it has 10000 bytes, but 10001 were committed"):
         FileMap(path, 10_001)
     path.unlink()
@@ -77,8 +75,6 @@ def test_what_is_missing_or_too_short_is_not_mapped(path: Path) -> None:
 def test_what_the_system_does_not_map_is_an_error_of_ours(
     path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
-    """It names the file, the reason and what to do."""
-
     def refuse(*_: object) -> int:
         ctypes.set_errno(number)
         return int(maps._FAILED or 0)
@@ -132,7 +128,6 @@ def test_a_file_that_grew_is_used_for_a_while_and_then_mapped_again(
 
 
 def test_a_file_that_was_changed_in_place_is_another_one(path: Path) -> None:
-    """What was found of its bytes holds no more."""
     array = np.asarray(FileMap(path, 10_000))
     changed = path.stat().st_ctime_ns
     with path.open("r+b") as file:

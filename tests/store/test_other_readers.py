@@ -50,7 +50,6 @@ class MegatronDataset:
     DTYPES = (None, "<u1", "<i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2")
 
     def __init__(self, prefix: Path) -> None:
-        """Read the index."""
         index = prefix.with_suffix(".idx").read_bytes()
         magic, version, code, sequences, documents = struct.unpack_from("<9sQBQQ", index)
         assert (magic, version) == (b"MMIDIDX\x00\x00", 1)
@@ -63,7 +62,6 @@ class MegatronDataset:
         self.data = prefix.with_suffix(".bin").read_bytes()
 
     def get(self, sequence: int, offset: int = 0, length: int | None = None) -> npt.NDArray[np.integer]:
-        """Return a part of a sequence."""
         count = self.lengths[sequence] - offset if length is None else length
         return np.frombuffer(self.data, self.dtype, count, self.pointers[sequence] + offset * self.dtype.itemsize)
 
@@ -113,7 +111,6 @@ def test_datatrove_has_a_block_for_an_item(tmp_path: Path, dtype: str, token_siz
 
 
 def test_an_open_segment_is_told_from_a_sealed_one(tmp_path: Path) -> None:
-    """By the manifest; the open one has no index for Megatron yet."""
     written(tmp_path, "uint16")
     directory = tmp_path / STREAM / "0"
     sealed = {file.stem for file in directory.glob("*.json")}

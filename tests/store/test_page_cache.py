@@ -17,7 +17,6 @@ from tokenmill.store.maps import FileRange, is_cached, read_pieces, read_small
 
 @pytest.fixture(autouse=True)
 def cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing in memory, as far as the system says."""
     monkeypatch.setattr(page_cache, "is_cached", lambda *_: False)
 
 
@@ -38,14 +37,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a file of 10,000 bytes."""
     path = tmp_path / "tokens.bin"
     path.write_bytes(bytes(10_000))
     return path
 
 
 def test_a_part_is_read_in_pieces(path: Path, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte once, and none behind the part or the file."""
     monkeypatch.setattr(page_cache, "PIECE_BYTES", 4096)
     assert list(read_pieces(FileRange(path, 1000, 9000))) == [4096, 3904]
     assert list(read_pieces(FileRange(path, 9000, 1 << 62))) == [1000]
@@ -54,7 +51,6 @@ def test_a_part_is_read_in_pieces(path: Path, asked: list[tuple[int, int]], monk
 
 
 def test_small_parts_are_read_by_themselves(path: Path, tmp_path: Path, asked: list[tuple[int, int]]) -> None:
-    """In the order in which they are asked for; of a missing file there is nothing to read."""
     parts = [FileRange(path, at, at + 10) for at in range(0, 6000, 10)]
     read_small([*parts, FileRange(tmp_path / "missing", 0, 10), FileRange(path, 9995, 10_005)])
     assert asked == [(part.first, 10) for part in parts] + [(9995, 5)]
@@ -69,7 +65,6 @@ def test_a_file_that_is_missing_or_cut_off_has_no_bytes(path: Path, tmp_path: Pa
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    """A FIFO is not waited for."""
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(DamagedError, match="is no file"):
         list(read_pieces(FileRange(tmp_path / "fifo", 0, 10)))

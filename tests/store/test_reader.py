@@ -46,7 +46,6 @@ def own(tmp_path: Path) -> Store:
 
 
 def test_every_block_is_read_from_its_file(store: Store) -> None:
-    """As a read-only view of the stream's dtype; nothing is copied."""
     reader = open_partition(store.path, STREAM, 0)
     assert (reader.first_block, reader.blocks, reader.block_tokens, reader.dtype.str) == (0, 22, 5, "<u2")
     for number in range(22):
@@ -58,7 +57,6 @@ def test_every_block_is_read_from_its_file(store: Store) -> None:
 
 @given(numbers=st.lists(st.integers(0, 21), max_size=40))
 def test_blocks_are_gathered_in_the_order_asked_for(store: Store, numbers: list[int]) -> None:
-    """Across segments, in any order, also twice."""
     reader = open_partition(store.path, STREAM, 0, check=True)
     assert reader.gather(numbers).tolist() == TOKENS[numbers].tolist()
     assert reader.gather(np.array(numbers, np.uint32)).tolist() == TOKENS[numbers].tolist()
@@ -66,7 +64,6 @@ def test_blocks_are_gathered_in_the_order_asked_for(store: Store, numbers: list[
 
 @given(bounds=st.tuples(st.integers(0, 22), st.integers(0, 22)).map(sorted))
 def test_blocks_that_follow_each_other_are_views(store: Store, bounds: list[int]) -> None:
-    """One for each segment that has some of them."""
     found = [tokens for tokens, _ in open_partition(store.path, STREAM, 0).between(*bounds)]
     assert [row for tokens in found for row in tokens.tolist()] == TOKENS[slice(*bounds)].tolist()
     assert len(found) == len({number // INFO.segment_blocks for number in range(*bounds)})
@@ -75,7 +72,6 @@ def test_blocks_that_follow_each_other_are_views(store: Store, bounds: list[int]
 
 @pytest.mark.parametrize("numbers", [[-1], [22], [3, 22, 4], [10**12]])
 def test_blocks_that_are_not_there_are_refused(store: Store, numbers: list[int]) -> None:
-    """Each way of asking says which are there."""
     reader = open_partition(store.path, STREAM, 0)
     with pytest.raises(InputError, match="blocks 0 to 21 are"):
         reader.gather(numbers)
@@ -87,7 +83,6 @@ def test_blocks_that_are_not_there_are_refused(store: Store, numbers: list[int])
 
 
 def test_documents_are_where_they_were_stored(tmp_path: Path) -> None:
-    """Pieces cover the block; ids, fields and padding are told apart."""
     pieces = [
         Piece(0, 7, 12, b'{"id":"a"}'),
         Piece(2, 9, 0, b'{"fields":{"label":"\xc3\xa9"},"id":5}'),
@@ -105,7 +100,6 @@ def test_documents_are_where_they_were_stored(tmp_path: Path) -> None:
 
 
 def test_hashes_tell_where_a_chain_was(store: Store) -> None:
-    """Before every block that is there and the next; not beyond."""
     reader = open_partition(store.path, STREAM, 0)
     assert [reader.chain_before(block) for block in range(1, 24)] == [*CHAIN.chains, None]
 
@@ -131,7 +125,6 @@ def test_a_single_hash_is_asked_for_without_the_whole_index(own: Store, spoilt: 
 
 
 def test_a_retired_hash_is_not_damage(own: Store) -> None:
-    """Whoever opened the partition before is told what became of it."""
     reader = open_partition(own.path, STREAM, 0)
     retire(own.path, STREAM, 0, 12)
     with pytest.raises(InputError, match="segments were retired"):
@@ -139,7 +132,6 @@ def test_a_retired_hash_is_not_damage(own: Store) -> None:
 
 
 def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> None:
-    """They are seen when they come, from the very first."""
     store = make_store(tmp_path, INFO)
     reader = open_partition(tmp_path, STREAM, 0)
     assert reader.refresh() == 0
@@ -163,7 +155,6 @@ def test_a_segment_is_known_when_it_is_mapped_again(own: Store) -> None:
 
 
 def test_views_stay_valid_while_the_store_grows_and_seals(tmp_path: Path) -> None:
-    """Also of segments that the reader no longer keeps mapped."""
     store = make_store(tmp_path, INFO)
     reader = PartitionReader(directory_of(store), INFO, 0, open_segments=1)
     views = []
@@ -189,7 +180,6 @@ def test_sealed_segments_that_are_copied_in_are_seen(tmp_path: Path, store: Stor
 
 
 def test_a_checking_reader_refuses_only_the_damaged_block(own: Store) -> None:
-    """Naming file and block, sealed or open; without checks it is read as it stands."""
     for first, block in ((4, 6), (20, 21)):
         flip(segment_of(own, first).tokens, (block - first) * INFO.block_bytes)
         reader = open_partition(own.path, STREAM, 0, check=True)
@@ -220,7 +210,6 @@ def test_damage_is_refused_beside_what_a_writer_left_uncommitted(
 
 
 def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
-    """By its checksum, or because it cannot be read; the block's tokens are not to blame."""
     store = filled_store(tmp_path, INFO, CHAIN, [4])
     flip(segment_of(store).documents, len(CHAIN.entries[0]))
     for check in (True, False):
@@ -232,7 +221,6 @@ def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
 def test_a_sealed_segment_that_is_not_whole_is_refused_alone(own: Store, suffix: str) -> None:
-    """Missing or cut off, found when it is read; its neighbours are read as before."""
     file = directory_of(own) / f"{4:012d}.{suffix}"
     os.truncate(file, file.stat().st_size - 1)
     reader = open_partition(own.path, STREAM, 0)
@@ -256,7 +244,6 @@ def test_a_damaged_commit_log_is_loud_and_not_the_end_of_the_store(tmp_path: Pat
 
 
 def test_half_a_record_is_still_to_come(tmp_path: Path) -> None:
-    """A reader may look while the writer writes."""
     store = filled_store(tmp_path, INFO, CHAIN, [1, 2, 3])
     log = segment_of(store).commits
     data = log.read_bytes()
@@ -268,7 +255,6 @@ def test_half_a_record_is_still_to_come(tmp_path: Path) -> None:
 
 
 def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
-    """Its blocks would be taken for this one's."""
     store = filled_store(tmp_path, INFO, CHAIN, [4])
     directory_of(store).rename(directory_of(store, 1))
     with pytest.raises(DamagedError, match="belongs elsewhere"):
@@ -337,7 +323,6 @@ def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, ca
 
 @given(st.lists(st.integers(0, 21), max_size=20))
 def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
-    """Segment by segment, each block once."""
     reader = open_partition(store.path, STREAM, 0)
     seen: list[int] = []
     for where, tokens, rows in reader.parts(np.array(numbers, np.int64)):

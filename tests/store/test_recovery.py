@@ -46,7 +46,6 @@ class Scene:
         return recover_partition(self.directory, INFO, 0)
 
     def sizes(self) -> dict[str, int]:
-        """Return the lengths of the files as they are."""
         return {suffix: (self.directory / f"{0:012d}.{suffix}").stat().st_size for suffix in self.files}
 
 
@@ -63,12 +62,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def flip(data: bytes, at: int, bit: int = 0) -> bytes:
-    """Return the bytes with one bit changed."""
     return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
 
 
 def test_a_log_cut_anywhere_in_the_last_two_commits_gives_the_commit_before(scene: Scene) -> None:
-    """At every byte; what data and table hold beyond it is cut off, and no more than that."""
     for length in range(scene.lengths[2]["commits"], scene.lengths[4]["commits"]):
         last = 2 if length < scene.lengths[3]["commits"] else 3
         found = scene.recover(commits=scene.files["commits"][:length])
@@ -108,7 +105,6 @@ def test_a_committed_file_that_was_removed_is_called_missing(scene: Scene, suffi
 
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
 def test_a_flip_in_the_blocks_of_the_last_commit_is_damage(scene: Scene, suffix: str) -> None:
-    """At every byte, naming the file."""
     for at in range(scene.lengths[3][suffix], scene.lengths[4][suffix]):
         with pytest.raises(DamagedError, match=rf"{0:012d}\.{suffix}: .*block"):
             scene.recover(**{suffix: flip(scene.files[suffix], at)})
@@ -148,7 +144,6 @@ def test_a_flip_in_the_log_is_damage_unless_it_is_in_the_last_record(scene: Scen
 
 @given(st.binary(max_size=99), st.binary(max_size=99), st.binary(max_size=99))
 def test_an_uncommitted_tail_is_cut_off_whatever_it_holds(scene: Scene, tokens: bytes, docs: bytes, log: bytes) -> None:
-    """Garbage, zeros, anything; what is left is what was committed."""
     files = {"bin": scene.files["bin"] + tokens, "docs": scene.files["docs"] + docs}
     found = scene.recover(**files, commits=scene.files["commits"] + log)
     assert found.truncated_bytes == len(tokens) + len(docs) + len(log)
@@ -156,7 +151,6 @@ def test_an_uncommitted_tail_is_cut_off_whatever_it_holds(scene: Scene, tokens: 
 
 
 def test_recovery_changes_nothing_where_nothing_happened(scene: Scene) -> None:
-    """Rows, hash and hint of the last commit; running it again gives the same."""
     for _ in range(2):
         found = scene.recover()
         assert (len(found.rows), found.truncated_bytes, found.source_offset) == (ENDS[-1], 0, ENDS[-1])
@@ -173,7 +167,6 @@ def test_a_missing_commit_log_is_damage(scene: Scene) -> None:
 
 @pytest.mark.parametrize("created", [[], ["bin"], ["bin", "docs"], ["bin", "docs", "commits"]])
 def test_a_crash_while_creating_a_segment_leaves_an_empty_one(tmp_path: Path, created: list[str]) -> None:
-    """Whichever of its files are there."""
     store = filled_store(tmp_path, INFO, CHAIN, [12])
     assert not (directory_of(store) / f"{12:012d}.bin").exists()
     for suffix in created:
@@ -203,7 +196,6 @@ def test_a_lost_open_segment_is_written_again(tmp_path: Path, suffix: str) -> No
 
 
 def test_sealed_segments_need_no_commit_log(tmp_path: Path) -> None:
-    """They open and continue on a new host; only the hint is missing."""
     old = sealed_store(tmp_path / "old")
     new = make_store(tmp_path / "new", INFO)
     directory_of(new).mkdir()
@@ -218,7 +210,6 @@ def test_sealed_segments_need_no_commit_log(tmp_path: Path) -> None:
 
 
 def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
-    """Older segments may be retired; what is there opens and continues."""
     store = sealed_store(tmp_path)
     retire(store.path, STREAM, 0, 12)
     with PartitionWriter.open(store, STREAM, 0) as writer:
@@ -230,7 +221,6 @@ def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
 
 
 def lose(store: Store, first: int, *suffixes: str) -> None:
-    """Unlink files of a segment."""
     for suffix in suffixes:
         for file in list(directory_of(store).glob(f"{first:012d}.{suffix}")):
             file.unlink()
@@ -268,7 +258,6 @@ def test_segments_that_do_not_follow_each_other_are_damage(
 
 
 def test_a_lost_manifest_is_made_again(tmp_path: Path) -> None:
-    """From the commit log, also where later segments exist."""
     store = sealed_store(tmp_path)
     whole = contents(store)
     lose(store, 12, "json", "index")
@@ -278,7 +267,6 @@ def test_a_lost_manifest_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
 def test_damage_to_the_last_sealed_segment_is_refused(tmp_path: Path, suffix: str) -> None:
-    """Missing, or changed in its last byte but one: the block after which writing goes on is there."""
     store = filled_store(tmp_path, INFO, CHAIN, [12])
     for file in directory_of(store).glob(f"{12:012d}.*"):
         file.unlink()
@@ -294,7 +282,6 @@ def test_damage_to_the_last_sealed_segment_is_refused(tmp_path: Path, suffix: st
 
 
 def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
-    """Copied into the wrong directory, here another partition's."""
     store = sealed_store(tmp_path)
     shutil.copytree(directory_of(store), directory_of(store, 1))
     with pytest.raises(DamagedError, match="belongs elsewhere"):

@@ -22,7 +22,6 @@ CHAIN = make_chain(INFO, 6)
 def test_a_full_segment_gets_a_manifest_of_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    """Lengths, checksums and the hashes at both ends, however much is read back at once."""
     monkeypatch.setattr(sealing, "_CHUNK", chunk)
     store = filled_store(tmp_path, INFO, CHAIN, [6])
     paths = segment_of(store)
@@ -72,7 +71,6 @@ def test_a_file_that_was_removed_under_its_writer_is_damage_and_no_full_disk(tmp
 
 @pytest.mark.parametrize("lost", [["json"], ["json", "idx"], ["json", "idx", "index"]])
 def test_a_crash_while_sealing_is_finished_by_the_next_writer(tmp_path: Path, lost: list[str]) -> None:
-    """Whatever was written already is written again, the same."""
     store = filled_store(tmp_path, INFO, CHAIN, [4])
     sealed = contents(store)
     for suffix in lost:
@@ -120,7 +118,6 @@ MANIFEST = Manifest(
 
 
 def test_a_manifest_is_canonical_json_and_a_newline() -> None:
-    """Sorted keys, no spaces: equal manifests are equal bytes."""
     data = MANIFEST.encode()
     values = json.loads(data)
     assert data.decode() == json.dumps(values, sort_keys=True, separators=(",", ":")) + "\n"
@@ -143,6 +140,5 @@ def test_a_manifest_is_canonical_json_and_a_newline() -> None:
     ],
 )
 def test_anything_else_is_no_manifest(data: bytes) -> None:
-    """Cut off, of another format, without a field, or spelled differently."""
     with pytest.raises(ValueError, match=r"manifest|format|spelled|JSON|hex"):
         Manifest.decode(data)

@@ -13,7 +13,6 @@ from tokenmill.store.segment import crcs_of_runs, marks_of, unsound
 
 @given(st.integers(1, 70), st.integers(0, 60), st.integers(1, 40), st.integers(0, 2**32))
 def test_the_crc_of_a_run_follows_from_those_of_its_pieces(size: int, count: int, each: int, seed: int) -> None:
-    """Of pieces of any size, any number of them together; what is left at the end is a run as well."""
     data = np.random.default_rng(seed).bytes(size * count)
     pieces = [crc32(data[at : at + size]) for at in range(0, len(data), size)]
     runs = [crc32(data[at : at + each * size]) for at in range(0, len(data), each * size)]
@@ -37,7 +36,6 @@ def test_damage_is_found_among_the_wanted_blocks(
     sizes: dict[str, int],
     whole: bool,  # noqa: FBT001 - Hypothesis gives it
 ) -> None:
-    """In runs or one by one; what is marked is sound, and all that was wanted and is sound is marked."""
     tokens = np.random.default_rng(0).integers(0, 65536, (100, 3), np.uint16)
     crcs = np.array([crc32(row.tobytes()) for row in tokens], np.uint32)
     tokens[sorted(damaged), 1] ^= 1

@@ -14,13 +14,11 @@ from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition, 
 
 
 def test_a_store_keeps_its_identity(tmp_path: Path) -> None:
-    """However often it is opened."""
     first = Store.open_or_create(tmp_path / "deep" / "store")
     assert Store.open_or_create(first.path).id == Store.open(first.path).id == first.id
 
 
 def test_a_directory_without_identity_is_no_store(tmp_path: Path) -> None:
-    """Unless it may be created."""
     with pytest.raises(StoreError, match="is no store"):
         Store.open(tmp_path)
 
@@ -47,7 +45,6 @@ def test_a_copied_store_is_refused_and_can_be_adopted(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_host_is_refused(tmp_path: Path) -> None:
-    """The same directory name on another machine is another store."""
     store = Store.open_or_create(tmp_path)
     identity = json.loads((store.path / "store.json").read_bytes())
     (store.path / "store.json").write_text(json.dumps(identity | {"host": "elsewhere"}))
@@ -56,7 +53,6 @@ def test_a_store_of_another_host_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_store_knows_when_it_is_gone(tmp_path: Path) -> None:
-    """Moved or unmounted, or another one in its place; back again, it is there."""
     store = Store.open_or_create(tmp_path / "store")
     store.require()
     store.path.rename(tmp_path / "away")
@@ -88,7 +84,6 @@ def test_a_file_in_the_way_is_not_waited_for(tmp_path: Path, below: str) -> None
 
 @pytest.mark.parametrize("data", ["", "[]", '{"format":2}', '{"format":1}'])
 def test_a_torn_identity_is_refused(tmp_path: Path, data: str) -> None:
-    """Loudly, with what to do."""
     (tmp_path / "store.json").write_text(data)
     with pytest.raises(StoreError, match=r"store\.json"):
         Store.open(tmp_path)
@@ -103,7 +98,6 @@ def test_readers_read_copies(tmp_path: Path) -> None:
 
 
 def test_a_stream_is_brought_in_once(tmp_path: Path) -> None:
-    """With its tokenizer; a second time nothing changes."""
     info = make_info()
     store = make_store(tmp_path, info)
     assert store.add_stream(info, b"other").values == info.values
@@ -138,7 +132,6 @@ def test_other_settings_need_another_name(tmp_path: Path, change: dict[str, obje
 
 
 def test_a_missing_stream_is_named_with_those_that_exist(tmp_path: Path) -> None:
-    """A misspelt name is seen at once."""
     make_store(tmp_path, make_info())
     with pytest.raises(StoreError, match=f"streams there: {STREAM}"):
         read_stream(tmp_path, "raw-text.trian")

@@ -44,7 +44,6 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """Commit; all of them count."""
         self.writer.commit()
         self.committed = self.appended
 
@@ -81,7 +80,6 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def gather(self, data: st.DataObject) -> None:
-        """Gather any blocks in any order."""
         numbers = data.draw(st.lists(st.integers(self.first, max(self.committed - 1, self.first)), max_size=20))
         if self.committed > self.first:
             assert self.reader.gather(numbers).tobytes() == TOKENS[numbers].tobytes()
@@ -116,7 +114,6 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule()
     def read_from_the_start(self) -> None:
-        """Open a new reader; it sees what the one that stayed sees."""
         fresh = open_partition(self.path, STREAM, 0, check=True)
         assert (fresh.first_block, fresh.blocks) == (self.first, self.committed)
         wanted = range(self.first, self.committed)
@@ -124,14 +121,12 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def the_reader_sees_what_was_committed(self) -> None:
-        """Compare: neither less nor more, and the newest block is right, with its documents."""
         assert self.reader.refresh() == self.committed
         if self.committed:
             assert self.reader.read(self.committed - 1).tobytes() == TOKENS[self.committed - 1].tobytes()
             assert self.reader.documents(self.committed - 1)[0].offset == 100 * (self.committed - 1)
 
     def teardown(self) -> None:
-        """Leave nothing behind."""
         self.writer.close()
         shutil.rmtree(self.path)
 

@@ -15,7 +15,6 @@ from tokenmill.store import StreamInfo
 
 
 def test_a_description_survives_its_file() -> None:
-    """Canonical JSON and a newline; unknown fields are kept."""
     info = StreamInfo.from_values({**make_info(dtype="uint32").values, "later": 1})
     again = StreamInfo.decode(info.encode())
     assert again == info
@@ -41,7 +40,6 @@ def test_an_impossible_description_is_refused(change: Mapping[str, Any]) -> None
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff"])
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
-    """A torn copy, for example."""
     with pytest.raises(DamagedError, match="it is no"):
         StreamInfo.decode(data)
 

@@ -7,15 +7,7 @@ import pytest
 
 from tests.faults.crashes import real_tree
 from tests.faults.recording import NOBODY, Op, Recording
-from tests.store.chains import (
-    STREAM,
-    cut,
-    directory_of,
-    filled_store,
-    make_chain,
-    make_info,
-    segment_of,
-)
+from tests.store.chains import STREAM, cut, directory_of, filled_store, make_chain, make_info, segment_of
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DiskError, StoreError
 from tokenmill.store import PartitionWriter, Start, Store, open_partition
@@ -43,7 +35,6 @@ def recorded(store: Store) -> Recording:
 
 
 def last_record(store: Store) -> tuple[int, bytes]:
-    """Return where the last commit record of the open segment stands, and its bytes."""
     log = segment_of(store, 8).commits.read_bytes()
     record = scan(log, block_bytes=INFO.block_bytes, segment_blocks=INFO.segment_blocks).commits[-1].encode()
     assert log.endswith(record)
@@ -51,7 +42,6 @@ def last_record(store: Store) -> tuple[int, bytes]:
 
 
 def index_of(ops: list[Op], **wanted: object) -> int:
-    """Return the place of the first change that has these values."""
     return next(n for n, op in enumerate(ops) if all(getattr(op, name) == value for name, value in wanted.items()))
 
 
@@ -138,7 +128,6 @@ def test_a_raised_start_is_synced_before_retiring_goes_on(store: Store, below: i
 
 
 def test_a_start_is_durable_before_segments_below_it_go(store: Store) -> None:
-    """Content, name, then the unlinks."""
     record = recorded(store)
     with record.running():
         assert retire(store.path, STREAM, 0, 4).segments == 1

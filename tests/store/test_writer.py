@@ -35,7 +35,6 @@ CHAIN = make_chain(INFO, 22)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of a store that was given the whole chain in one message."""
     store = filled_store(tmp_path_factory.mktemp("store"), INFO, CHAIN, [22])
     return contents(store)
 
@@ -49,7 +48,6 @@ def test_stores_are_equal_however_messages_and_commits_were_cut(
     commits: set[int],
     restarts: set[int],
 ) -> None:
-    """Data, document table, index, manifest and Megatron index, byte for byte."""
     store = make_store(tmp_path_factory.mktemp("store"), INFO)
     writer = PartitionWriter.open(store, STREAM, 0)
     for n, end in enumerate([*itertools.accumulate(sizes), 22]):
@@ -68,7 +66,6 @@ def test_stores_are_equal_however_messages_and_commits_were_cut(
 
 
 def test_blocks_count_only_after_their_commit(tmp_path: Path) -> None:
-    """Not for readers, and not for the next writer."""
     store = make_store(tmp_path, INFO)
     reader = open_partition(store.path, STREAM, 0)
     with PartitionWriter.open(store, STREAM, 0) as writer:
@@ -83,7 +80,6 @@ def test_blocks_count_only_after_their_commit(tmp_path: Path) -> None:
 
 
 def test_a_new_partition_begins_at_block_0(tmp_path: Path) -> None:
-    """With the hash that fingerprint and partition give, and no hint."""
     store = make_store(tmp_path, INFO)
     chain = make_chain(INFO, 1, partition=3)
     with PartitionWriter.open(store, STREAM, 3) as writer:
@@ -94,7 +90,6 @@ def test_a_new_partition_begins_at_block_0(tmp_path: Path) -> None:
 
 
 def test_the_hash_before_any_block_is_known(tmp_path: Path) -> None:
-    """In sealed segments, in the open one, committed or not."""
     store = filled_store(tmp_path, INFO, CHAIN, [5, 9])
     with PartitionWriter.open(store, STREAM, 0) as writer:
         writer.append(cut(CHAIN, INFO, 9, 11), token_offset=0)
@@ -103,7 +98,6 @@ def test_the_hash_before_any_block_is_known(tmp_path: Path) -> None:
 
 
 def test_a_partition_has_one_writer(tmp_path: Path) -> None:
-    """The second is told; another partition is free."""
     store = make_store(tmp_path, INFO)
     with PartitionWriter.open(store, STREAM, 0):
         with pytest.raises(LockedError):
@@ -112,14 +106,12 @@ def test_a_partition_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_stream_must_be_in_the_store(tmp_path: Path) -> None:
-    """Its genesis comes first."""
     with pytest.raises(StoreError, match="no stream"):
         PartitionWriter.open(make_store(tmp_path, INFO), "other", 0)
 
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_blocks_must_continue_the_chain(tmp_path: Path, first: int) -> None:
-    """Neither twice nor after a hole; the writer goes on with the right ones."""
     store = make_store(tmp_path, INFO)
     with PartitionWriter.open(store, STREAM, 0) as writer:
         writer.append(cut(CHAIN, INFO, 0, 2), token_offset=0)
@@ -130,7 +122,6 @@ def test_blocks_must_continue_the_chain(tmp_path: Path, first: int) -> None:
 
 
 def test_tokens_entries_and_hashes_must_belong_together(tmp_path: Path) -> None:
-    """Nothing is written of blocks that are not whole."""
     good = cut(CHAIN, INFO, 0, 2)
     with PartitionWriter.open(make_store(tmp_path, INFO), STREAM, 0) as writer:
         for bad in (
@@ -154,7 +145,6 @@ class FailingDisk:
 
     @property
     def failed(self) -> bool:
-        """Whether it came to the nth call."""
         return self.left <= 0
 
     def _failing(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -231,7 +221,6 @@ def test_nothing_is_committed_where_nobody_would_look_for_it(tmp_path: Path) -> 
 
 
 def test_a_failed_write_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the system's words, and that what was committed is kept."""
     with PartitionWriter.open(make_store(tmp_path, INFO), STREAM, 0) as writer:
         FailingDisk(monkeypatch, 1, errno.ENOSPC)
         with pytest.raises(StoreError, match=r"No space left on device.*committed is kept"):

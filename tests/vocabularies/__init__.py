@@ -51,7 +51,6 @@ def wordpiece() -> bytes:
 
 @made_once
 def unigram() -> bytes:
-    """Return a Unigram model trained here."""
     # imported here, like the others below: it needs parts of `tokenizers` that later versions lack
     from tests.vocabularies.trained import train_unigram  # noqa: PLC0415
 

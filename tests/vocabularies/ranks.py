@@ -26,7 +26,6 @@ ALPHABET: Final = _alphabet()
 
 
 def spelled(token: bytes) -> str:
-    """Return a token's name in a byte-level vocabulary."""
     return "".join(ALPHABET[byte] for byte in token)
 
 
@@ -114,7 +113,6 @@ def read_tekken(path: Path) -> tuple[dict[bytes, int], str, int]:
 
 
 def convert_tekken(path: Path) -> bytes:
-    """Return the ``tokenizer.json``."""
     ranks, pattern, count = read_tekken(path)
     names = [*TEKKEN_NAMES, *(f"<SPECIAL_{number}>" for number in range(len(TEKKEN_NAMES), count))]
     specials = {name: number for number, name in enumerate(names)}

@@ -71,7 +71,6 @@ ORACLES: list[Any] = [
 def test_the_ids_of_a_collection_are_those_of_the_library(
     vocabulary: Callable[[], bytes], oracle: Callable[[], Encode]
 ) -> None:
-    """Of tiktoken with the ranks, of SentencePiece with the model."""
     encode = oracle()
     for text in TEXTS:
         assert _ids(vocabulary, text) == encode(text), text[:80]
@@ -82,7 +81,6 @@ def test_the_ids_of_a_collection_are_those_of_the_library(
 def test_the_ids_of_any_text_are_those_of_the_library(
     vocabulary: Callable[[], bytes], oracle: Callable[[], Encode], text: str
 ) -> None:
-    """Whatever stands next to whatever."""
     assert _ids(vocabulary, text) == oracle()(text)
 
 

@@ -81,7 +81,6 @@ def train_gpt_neox_style() -> bytes:
 
 
 def _begins_with(name: str, number: int) -> dict[str, Any]:
-    """Return the post-processor that puts one token before each text."""
     begin, text = {"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     return {
         "type": "TemplateProcessing",
@@ -127,7 +126,6 @@ def _train_byte_level(pattern: str) -> Any:
 
 
 def _add(content: Any, names: Mapping[str, bool]) -> None:
-    """Add tokens after all others; the values say whether they are special."""
     vocabulary = content["model"]["vocab"]
     for name, special in names.items():
         content["added_tokens"].append(added_token(len(vocabulary), name, special=special))

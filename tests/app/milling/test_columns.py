@@ -36,11 +36,9 @@ class Whims:
     every: int
 
     def describe(self) -> dict[str, Any]:
-        """Return the parameter."""
         return {"name": self.name, "every": self.every}
 
     def __call__(self, document: Document) -> Document | Rejected:
-        """Return one of all answers that there are."""
         match len(document.text) % self.every:
             case 0:
                 return Rejected("even" if len(document.text) % 2 == 0 else "odd", f"{len(document.text)} characters")
@@ -55,7 +53,6 @@ class Whims:
         return document
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
-        """Ask one by one."""
         return each_alone(self, documents)
 
 
@@ -72,7 +69,6 @@ whims: st.SearchStrategy[Sequence[Step]] = st.lists(
 
 
 def with_steps(source: Source, steps: Sequence[Step]) -> Source:
-    """Return the source with other steps."""
     return replace(source, stages=replace(source.stages, steps=steps))
 
 
@@ -107,7 +103,6 @@ def test_mill_and_reference_count_alike(
 def test_a_resumed_chain_counts_on(
     source: Source, steps: Sequence[Step], records: list[Record], sizes: list[int]
 ) -> None:
-    """What came before a message is in its totals, figures included."""
     source = with_steps(source, steps)
     recipe = source.recipes[0]
     messages = write(source, recipe, records, sizes, carries=(True, False))
@@ -174,7 +169,6 @@ def test_each_step_has_what_the_one_before_passed_on() -> None:
 
 
 def test_a_document_that_is_lost_from_a_step_does_not_balance() -> None:
-    """Every figure that is one off is noticed."""
     source = with_steps(make_source(RECIPE), [NotEmpty(), Whims("whims", 5)])
     mill = source.mill()
     mill.feed([named(0, "a", "12345"), named(1, "b", "123456")])
@@ -190,13 +184,11 @@ def test_a_document_that_is_lost_from_a_step_does_not_balance() -> None:
 
 @given(st.lists(st.text()))
 def test_sizes_are_those_of_utf_8(texts: list[str]) -> None:
-    """Also of those that have other characters than ASCII's."""
     assert text_sizes(texts).tolist() == [len(text.encode()) for text in texts]
 
 
 @given(record_lists(), st.integers(0, 50))
 def test_a_fetch_knows_where_an_offset_lies(records: list[Record], offset: int) -> None:
-    """As many records lie below it as there are with smaller offsets, gaps or not."""
     found = RecordColumns.of(records)
     assert found.index(offset) == sum(record.offset < offset for record in records)
     assert found.offsets.tolist() == [record.offset for record in records]
@@ -205,14 +197,12 @@ def test_a_fetch_knows_where_an_offset_lies(records: list[Record], offset: int) 
 
 @given(record_lists(), st.integers(1, 5), st.integers(0, 40))
 def test_parts_are_bounded_and_leave_no_record_out(records: list[Record], most: int, size: int) -> None:
-    """By their records and by the bytes of their values, as `divide` does it with any sizes."""
     fetch = RecordColumns.of(records)
     with patch.object(columns, "PART_RECORDS", most), patch.object(columns, "PART_BYTES", size):
         assert list(fetch.parts()) == list(document_columns.divide(fetch.sizes, items=most, room=size))
 
 
 def _outcomes(columns: OutcomeColumns) -> dict[int, Outcome]:
-    """Return the outcomes by the index of their record."""
     found = dict(columns.others)
     for split, kept in columns.kept.items():
         assert len(kept.indices) == len(kept.documents)
@@ -244,7 +234,6 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
 
 @pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
 def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, kind: Kind) -> None:
-    """A user's function says no to one of three, or raises over it."""
     function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:{name}")))
     stages = replace(make_source().stages, steps=(function,))
     records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
@@ -255,7 +244,6 @@ def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, k
 
 @given(st.lists(st.integers(0, 30), unique=True).map(sorted), st.integers(-3, 33))
 def test_kept_documents_since_a_record_are_those_of_it_and_later_ones(indices: list[int], first: int) -> None:
-    """Documents go with their indices."""
     documents = DocumentColumns.of(Document(f"text {n}", n, {"n": n}) for n in indices)
     kept = KeptDocuments(np.array(indices, np.int64), documents).since(first)
     wanted = [n for n in indices if n >= first]
@@ -264,7 +252,6 @@ def test_kept_documents_since_a_record_are_those_of_it_and_later_ones(indices: l
 
 
 def test_equal_steps_are_counted_apart() -> None:
-    """The second one of a name is numbered; short forms of the settings keep their reasons."""
     lengths = open_pipeline(
         [{"name": "length", "max_chars": 3}, {"name": "length", "max_words": 1}], limits=Limits(1000, 20, 40)
     )

@@ -15,14 +15,12 @@ sizes = st.lists(st.integers(0, 9), max_size=8)
 
 @given(st.lists(sizes, max_size=4), st.integers(0, 5))
 def test_bounds_of_parts_are_those_of_all_their_items(parts: list[list[int]], begin: int) -> None:
-    """Wherever the bounds of a part begin; of no parts, where the first item would."""
     bounds = [np.cumsum([begin, *part], dtype=np.int64) for part in parts]
     assert join_bounds(bounds).tolist() == np.cumsum([0, *(size for part in parts for size in part)]).tolist()
 
 
 @given(sizes, st.integers(1, 4), st.integers(0, 20))
 def test_ranges_are_as_long_as_they_may_be(sizes: list[int], items: int, room: int) -> None:
-    """By their items and their sizes; nothing is left out, and what is too large stands alone."""
     ranges = list(divide(np.array(sizes, np.int64), items=items, room=room))
     assert [low for low, _ in ranges] + [len(sizes)] == [0, *(high for _, high in ranges)]
     for low, high in ranges:
@@ -41,7 +39,6 @@ def _each(columns: DocumentColumns) -> list[Document]:
 
 @given(st.lists(documents, max_size=6), st.data())
 def test_columns_hold_documents(many: list[Document], data: st.DataObject) -> None:
-    """One is read, put in another's place, added; some are chosen, or those from one on."""
     columns = DocumentColumns.of(many)
     assert _each(columns) == many
     choice = np.array([data.draw(st.booleans()) for _ in many], np.bool_)
@@ -65,7 +62,6 @@ names = st.none() | st.integers(0, 99) | st.text(max_size=8) | st.text('a",:\\{'
 
 @given(st.lists(names, max_size=6) | st.lists(st.text('a",:', max_size=4), max_size=6), st.sampled_from([(), CARRIED]))
 def test_metas_of_many_are_those_of_each(ids: list[str | int | None], carried: tuple[str, ...]) -> None:
-    """Whatever quotes and commas are in the ids of them."""
     documents = [Document("text", name, {CARRIED[0]: 1}) for name in ids]
     metas = document_metas(DocumentColumns.of(documents), carried)
     assert _metas(metas) == [document_meta(document, carried) for document in documents]
@@ -73,7 +69,6 @@ def test_metas_of_many_are_those_of_each(ids: list[str | int | None], carried: t
 
 @given(st.lists(st.lists(st.binary(max_size=3), max_size=4), min_size=1, max_size=4))
 def test_metas_are_put_together(parts: list[list[bytes]]) -> None:
-    """Those of one part after those of the one before; each part's are found again."""
     metas = Metas.concatenate([Metas.join(part) for part in parts])
     assert _metas(metas) == [meta for part in parts for meta in part]
     low = 0

@@ -67,16 +67,10 @@ curated_records = st.lists(st.one_of(st.tuples(curated, st.just(())), bodies), m
 
 
 @pytest.mark.slow
-@given(
-    order=st.permutations(range(len(STEPS))),
-    records=curated_records,
-    sizes=feed_sizes,
-    size=message_bytes,
-)
+@given(order=st.permutations(range(len(STEPS))), records=curated_records, sizes=feed_sizes, size=message_bytes)
 def test_mill_and_reference_agree_with_every_step_in_any_order(
     *, order: Sequence[int], records: list[Record], sizes: list[int], size: int
 ) -> None:
-    """Messages byte for byte and totals at every cursor, for any division of the records into feeds."""
     fast, plain = (in_order(source, order) for source in opened())
     mill = fast.mill(message_bytes=size)
     fed = [mill.feed(feed).messages for feed in divide(records, sizes)]

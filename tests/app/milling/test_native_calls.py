@@ -28,13 +28,11 @@ def test_panic_becomes_an_error() -> None:
     "error", [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit(), ValueError("own words")]
 )
 def test_everything_else_passes_as_it_is(error: BaseException) -> None:
-    """What ends a process or a task still does."""
     with pytest.raises(type(error)) as caught, CODE:
         raise error
     assert caught.value is error
 
 
 def test_what_an_error_says_is_short_and_ascii() -> None:
-    """It may quote a text, which may be anything."""
     assert shown_error(ValueError("é\x1b" + "x" * 10_000)).startswith(r"ValueError: \xe9")
     assert len(shown_error(ValueError("é" * 10_000))) == 500

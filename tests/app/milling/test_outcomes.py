@@ -62,7 +62,6 @@ def test_an_outcome_is_what_the_page_of_records_says(normalize: str) -> None:
 
 
 def test_a_skipped_record_is_not_even_decoded() -> None:
-    """Its split is that of its bytes, for nobody looks inside."""
     record = named(5, "x", "some text")
     outcome = STAGES.outcome(record, {5})
     assert (outcome.kind, outcome.reason) == (Kind.DEAD_LETTERED, SKIPPED)
@@ -86,7 +85,6 @@ def test_tombstones_and_flushes_are_no_documents() -> None:
 
 
 def test_a_flush_is_a_tombstone_where_the_recipe_allows_none() -> None:
-    """One by one and in a fetch, and the chain's open block stays open."""
     source = make_source(replace(RECIPE, allow_flush=False))
     records = [text(0, "a"), flush(1), tombstone(2)]
     assert [source.stages.outcome(record).kind for record in records[1:]] == [Kind.TOMBSTONE] * 2
@@ -109,7 +107,6 @@ def test_what_no_split_owns_is_of_another_split_for_all() -> None:
 
 
 def test_a_step_that_fails_dead_letters_the_record() -> None:
-    """A user's function that raises: the document's split counts it."""
     recipe = replace(TWO, function="tests.app.milling.steps.user_functions:failing")
     outcome = make_source(recipe).stages.outcome(named(0, "x", "some text"))
     assert (outcome.kind, outcome.reason, outcome.split) == (Kind.DEAD_LETTERED, "function_failed", RULES.split(b"x"))

@@ -127,7 +127,6 @@ def test_a_carry_depends_on_the_position_alone(
 @given(sources, record_lists(), st.integers(0, 5))
 @pytest.mark.slow
 def test_a_carry_holds_the_open_block_and_a_position_past_gaps(source: Source, records: list[Record], gap: int) -> None:
-    """Its open tokens are those that the reference has left, and its totals all records so far."""
     recipe = source.recipes[0]
     reference = source.reference(recipe)
     blocks = list(reference.blocks(records))
@@ -179,7 +178,6 @@ def test_padding_has_an_id_of_its_own_where_no_token_ends_a_document() -> None:
 
 @given(st.integers(0, 12), st.integers(1, 6))
 def test_messages_are_cut_at_about_message_bytes(count: int, fit: int) -> None:
-    """As many blocks as fit; one block at least, however small the setting."""
     source = make_source()
     records = [named(0, "x", "a" * (RECIPE.block_tokens * (count + 1) - 1))]
     entry = len(source.blocks(RECIPE, records)[0].entry)
@@ -194,7 +192,6 @@ def test_messages_are_cut_at_about_message_bytes(count: int, fit: int) -> None:
 
 @given(sources, record_lists(), st.frozensets(st.integers(0, 20)))
 def test_messages_end_where_they_are_told_to(source: Source, records: list[Record], ends: frozenset[int]) -> None:
-    """And are right there, cursor and totals included."""
     recipe = source.recipes[0]
     point = genesis_point(0, genesis_hash(recipe.fingerprint, PARTITION))
     chain = ChainMill(recipe, point, message_bytes=1 << 40, ends=ends)
@@ -219,7 +216,6 @@ def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_contin
 
 
 def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
-    """The totals of a message that was read are not changed by going on from it."""
     source = make_source()
     records = [text(offset, "abc") for offset in range(3)]
     first, *_ = write(source, RECIPE, records)
@@ -229,13 +225,11 @@ def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
 
 
 def test_a_packing_of_another_version_is_refused() -> None:
-    """Rather than packed some other way."""
     with pytest.raises(SettingsError, match="use the version that made the stream"):
         open_packing(replace(RECIPE, packing="best-fit"))
 
 
 def fitting(source: Source, most_open: int, age: int) -> Source:
-    """Return the same source with this packing."""
     parameters = {"open_blocks": most_open, "max_age_offsets": age}
     recipes = tuple(replace(r, packing="fit", packing_parameters=parameters) for r in source.recipes)
     return replace(source, recipes=recipes)
@@ -308,7 +302,6 @@ def test_a_flush_can_be_half_done() -> None:
 
 
 def test_totals_count_padding_documents_that_are_cut_and_blocks_with_several() -> None:
-    """With the blocks that leave."""
     source = fitting(make_source(), 1, 100)
     (recipe,) = source.recipes
     *_, last = write(source, recipe, [text(0, "abcde"), text(1, "f"), text(2, "ghi"), text(3, "j"), flush(4)])
@@ -344,7 +337,6 @@ def test_a_record_on_the_skip_list_is_refused_where_an_open_block_has_it() -> No
 
 
 def test_records_near_each_other_are_read_in_one_go() -> None:
-    """And what lies far between them is not read."""
     source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 10_000)
     (recipe,) = source.recipes
     records = [text(n, "ab") for n in (3, 5, 5 + NEAR_OFFSETS, 9_000)]
@@ -470,7 +462,6 @@ def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def _listen(monkeypatch: pytest.MonkeyPatch, engine: type[Engine], batches: list[Sequence[str]]) -> None:
-    """Note what engines of this type are given."""
     encode = engine.encode
 
     def listen(self: Engine, texts: Sequence[str]) -> TokenBatch:
@@ -481,7 +472,6 @@ def _listen(monkeypatch: pytest.MonkeyPatch, engine: type[Engine], batches: list
 
 
 def test_milled_says_how_much_was_read() -> None:
-    """In bytes of all values, kept or not."""
     milled = make_source().mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
     assert milled.value_bytes == sum(len(text(0, part).value or b"") for part in ("abc", "", "de"))
 
@@ -491,7 +481,6 @@ PANICKING = replace(TWO, dtype="uint16", vocabulary_size=257, end_of_document=25
 
 @pytest.fixture(scope="module")
 def panicking_source() -> Source:
-    """Return a source whose tokenizer panics on some texts, in two splits."""
     return make_source(PANICKING, engine=open_engine(TokenizerFile("panicking", panicking()), "tokenizers"))
 
 
@@ -563,7 +552,6 @@ def test_panic_that_is_no_texts_halts_and_names_the_record() -> None:
 
 
 def test_panic_that_does_not_come_again_names_all_records() -> None:
-    """Nobody knows which it was."""
     source = make_source()
     mill = source.mill()
     once = Mock(side_effect=[PanicError("native code panicked"), *[DEFAULT] * 9], wraps=source.stages.decoder.many)

@@ -51,7 +51,6 @@ def _frame(tokenizer: TokenizerFile, **said: Any) -> DocumentFrame:
     ],
 )
 def test_a_frame_is_what_the_settings_say(tokenizer: TokenizerFile, said: dict[str, Any], expected: Any) -> None:
-    """Padding is written only where it is not the last id of a document."""
     assert tuple(_frame(tokenizer, **said)) == expected
 
 
@@ -73,13 +72,11 @@ def test_a_frame_is_what_the_settings_say(tokenizer: TokenizerFile, said: dict[s
     ],
 )
 def test_what_cannot_be_is_refused(tokenizer: TokenizerFile, said: dict[str, Any], named: str) -> None:
-    """With the setting, and what to do."""
     with pytest.raises(SettingsError, match=named):
         _frame(tokenizer, **said)
 
 
 def test_ids_of_a_template_outside_the_vocabulary_are_refused() -> None:
-    """A file may name any number."""
     wrong = AROUND | {"special_tokens": {"a": {"id": "a", "ids": [9], "tokens": ["a"]}}}
     with pytest.raises(SettingsError, match=r"^begin_of_document = 9 is no token"):
         _frame(TokenizerFile("wrong", words(post_processor=wrong)), template="tokenizer", padding=0)
@@ -91,7 +88,6 @@ BLANK = replace(RECIPE, steps=(), tokenizer_sha256="", end_of_document=-1, vocab
 
 
 def test_a_draft_is_completed_from_its_stages() -> None:
-    """Raw bytes: one byte a token, NUL between documents; the draft's own fields stay."""
     recipe, stages = complete(BLANK, RAW, None)
     assert replace(recipe, probe="") == replace(RECIPE, probe="", steps=recipe.steps)
     assert recipe.tokenizer_sha256 == RAW_BYTES_SHA256
@@ -100,7 +96,6 @@ def test_a_draft_is_completed_from_its_stages() -> None:
 
 
 def test_a_tokenizer_file_decides_dtype_and_ids() -> None:
-    """The end-of-document id by its usual name, and the smallest dtype."""
     recipe, stages = complete(BLANK, SMALL, None)
     assert recipe.dtype == "uint16"
     assert recipe.end_of_document == stages.engine.token_id("<|endoftext|>")
@@ -148,7 +143,6 @@ def test_normalized_texts_have_a_limit_where_a_tokenizer_gets_them(
 
 @pytest.mark.parametrize("tokenizer", [RAW, SMALL])
 def test_a_completed_recipe_opens_again(tokenizer: TokenizerFile) -> None:
-    """With stages that give the same outcomes."""
     recipe, stages = complete(replace(BLANK, min_chars=2, normalize="NFD", metadata_fields=("label",)), tokenizer, None)
     again = reopen_stages(recipe, tokenizer)
     for value in (SILENT, "a", "", "some text", '{"text": "ab", "id": 5, "label": "y"}', '{"text": "\\ud800"}'):
@@ -182,7 +176,6 @@ def test_a_stream_that_would_be_milled_otherwise_is_refused(
 
 
 def test_a_stream_of_plain_text_goes_on() -> None:
-    """Its rules never changed, and neither does its fingerprint."""
     recipe = complete(replace(BLANK, decode="text"), RAW, None)[0]
     assert recipe.steps == (NOT_EMPTY,)
     assert reopen_stages(recipe, RAW).decoder.describe() == ()
@@ -192,13 +185,11 @@ def test_a_stream_of_plain_text_goes_on() -> None:
     "change", [{"decode": "xml"}, {"normalize": "NFX"}, {"split_by": "size"}, {"shards": 0}, {"function": "nowhere"}]
 )
 def test_settings_that_cannot_be_used_are_refused(change: dict[str, Any]) -> None:
-    """Before anything is milled."""
     with pytest.raises(SettingsError):
         open_stages(replace(RECIPE, **change), RAW)
 
 
 def test_all_stages_come_from_the_recipe() -> None:
-    """Each field that a stage has reaches it."""
     recipe: Recipe = replace(
         RECIPE,
         decode="json",

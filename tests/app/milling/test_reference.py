@@ -23,7 +23,6 @@ from tokenmill.wire.totals import Totals
 def test_it_goes_on_from_a_point_between_documents_as_if_it_had_read_all(
     source: Source, records: list[Record], sizes: list[int]
 ) -> None:
-    """From every carry that a mill writes: blocks, open block, totals and chain hash."""
     recipe = source.recipes[0]
     whole = source.reference(recipe)
     blocks = list(whole.blocks(records))
@@ -91,7 +90,6 @@ def test_a_short_log_worked_out_by_hand() -> None:
 
 
 def test_ids_come_from_the_tokenizer_and_the_dtype_from_the_recipe() -> None:
-    """Two bytes an id, little-endian; a text without tokens is filtered."""
     engine = tiny_bpe()
     recipe = replace(RECIPE, dtype="uint16", end_of_document=300, block_tokens=2)
     source = make_source(recipe, engine=engine)
@@ -107,7 +105,6 @@ def test_ids_come_from_the_tokenizer_and_the_dtype_from_the_recipe() -> None:
 
 @given(sources, record_lists(), st.integers(0, 14))
 def test_reading_on_later_changes_nothing(source: Source, records: list[Record], cut: int) -> None:
-    """The log may be given in parts; in between, the open block is known."""
     recipe = source.recipes[0]
     reference = source.reference(recipe)
     first = list(reference.blocks(records[:cut]))
@@ -137,7 +134,6 @@ def test_the_documents_stand_in_the_blocks_in_order(source: Source, records: lis
 
 
 def test_a_record_below_the_start_does_not_count_and_a_skipped_one_is_a_dead_letter() -> None:
-    """The genesis names the start; people name the skipped."""
     source = make_source(RECIPE, start=5, skips=frozenset({6}))
     reference = source.reference(source.recipes[0])
     list(reference.blocks(text(offset, "ab") for offset in range(9)))

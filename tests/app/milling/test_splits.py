@@ -20,13 +20,11 @@ rules = st.builds(
 
 
 def _owner(rule: SplitRule, key: bytes) -> str | None:
-    """Return the owner of the key's shard, as the page of records words it."""
     return PlainRules({"splits": [*rule.splits.items()], "shards": rule.shards}).split(key)
 
 
 @given(rules, documents)
 def test_a_document_belongs_to_the_owner_of_its_shard(rule: SplitRule, document: Document) -> None:
-    """By its id, else by its text; always by its text where the rule says so."""
     if rule.by == "content" or document.id is None:
         key = document.text
     else:
@@ -41,12 +39,10 @@ def _splits(rule: SplitRule, documents: list[Document]) -> list[str | None]:
 
 @given(rules, st.lists(documents))
 def test_many_documents_are_divided_as_each_alone(rule: SplitRule, many: list[Document]) -> None:
-    """All at once is only faster."""
     assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
 
 
 def test_the_most_shards_are_counted_without_overflow() -> None:
-    """Products of two remainders of the largest number of shards; one more is refused."""
     rule = SplitRule(2**31, {"low": 2**30, "high": 2**29})
     many = [Document("", number) for number in range(2000)]
     assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
@@ -56,7 +52,6 @@ def test_the_most_shards_are_counted_without_overflow() -> None:
 
 @given(rules, st.binary())
 def test_what_is_no_document_belongs_to_the_owner_of_its_bytes(rule: SplitRule, value: bytes) -> None:
-    """Whatever decides about documents."""
     assert rule.split_of_bytes(value) == _owner(rule, value)
 
 
@@ -98,13 +93,11 @@ def test_one_split_that_owns_all_gets_all() -> None:
 def test_sizes_are_shares_of_their_sum(
     shards: int | None, splits: dict[str, int], rule: tuple[int, dict[str, int]]
 ) -> None:
-    """Where a number of shards is set they add up to it; what no split takes is named."""
     assert division(shards, splits) == rule
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=4), st.sampled_from([None, "sum"]), documents)
 def test_no_document_is_left_out_that_nobody_left_out(sizes: list[int], said: str | None, document: Document) -> None:
-    """Whatever the sizes."""
     splits = {f"split{i}": size for i, size in enumerate(sizes)}
     rule = SplitRule(*division(sum(sizes) if said else None, splits))
     assert rule.split_of_document(document) is not None
@@ -122,13 +115,11 @@ def test_no_document_is_left_out_that_nobody_left_out(sizes: list[int], said: st
 def test_what_no_split_takes_is_an_error_unless_asked_for(
     shards: int | None, splits: dict[str, int], said: str
 ) -> None:
-    """The message says how much it is, and what to do."""
     with pytest.raises(SettingsError, match=f"^splits: .*{said}"):
         division(shards, splits)
 
 
 def test_no_split_can_be_called_as_what_is_left_out() -> None:
-    """So it never meant anything else."""
     with pytest.raises(SettingsError, match="is no name"):
         SplitRule(1000, {UNUSED: 1000})
 
@@ -147,6 +138,5 @@ def test_no_split_can_be_called_as_what_is_left_out() -> None:
     ],
 )
 def test_wrong_settings_are_named(shards: int, splits: dict[str, int], by: str, named: str) -> None:
-    """The message begins with the setting to change."""
     with pytest.raises(SettingsError, match=f"^{named}"):
         SplitRule(shards, splits, by)

@@ -65,7 +65,6 @@ def lay_traps(folder: Path, names: set[str]) -> None:
 
 @pytest.fixture
 def traps(tmp_path: Path) -> Path:
-    """Return a folder full of them, and of data."""
     lay_traps(tmp_path, shadowed())
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     (tmp_path / "own_one.py").write_text("def shout(row):\n    return row['text'].upper()\n")
@@ -106,7 +105,6 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
-    """Whatever formats it loads libraries for; and runs a function from there, which is named."""
     assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *PRODUCE)
     assert '"ONE"' in run(traps, *PRODUCE, "--map", "own_one:shout", "--map-processes", "1")
 
@@ -154,14 +152,12 @@ def test_processes_of_verify_import_nothing_from_there(traps: Path, tmp_path_fac
 
 @cache
 def sources() -> list[tuple[Path, list[ast.AST]]]:
-    """Return the modules that users run and in which there is a word of those looked for, and all nodes of each."""
     files = (file for folder in ("app", "consumers", "tokenmill") for file in sorted((ROOT / folder).rglob("*.py")))
     texts = ((file, file.read_text()) for file in files)
     return [(file, list(ast.walk(ast.parse(text)))) for file, text in texts if LOOKED_FOR.search(text)]
 
 
 def is_of_sys(node: ast.AST, *names: str) -> bool:
-    """Return whether it is ``sys.name``, for one of the names."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr in names
@@ -211,7 +207,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_named_module_is_found_there_with_what_it_imports(here: Path) -> None:
-    """At once or later; packages, too."""
     (here / "own_two.py").write_text(
         "import own_three\nclass A:\n    value = own_three.seven\ndef later():\n    import own_four\n    return 4\n"
     )
@@ -226,7 +221,6 @@ def test_a_named_module_is_found_there_with_what_it_imports(here: Path) -> None:
 
 
 def test_log_says_which_file_a_function_is_from(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """So that whoever starts a worker sees what code a settings file made it run."""
     (here / "own_seven.py").write_text("def seven(document):\n    return document\n")
     with caplog.at_level("INFO"):
         import_own("own_seven:seven")
@@ -248,7 +242,6 @@ def test_nobody_else_finds_a_module_there(here: Path) -> None:
 
 
 def test_a_working_directory_that_was_removed_is_no_error(here: Path) -> None:
-    """What lies elsewhere is found all the same."""
     (here / "gone").mkdir()
     os.chdir("gone")
     (here / "gone").rmdir()
@@ -258,6 +251,5 @@ def test_a_working_directory_that_was_removed_is_no_error(here: Path) -> None:
 
 @pytest.mark.parametrize("path", ["json", "json:", ":loads", ""])
 def test_a_path_of_another_kind_is_refused(path: str) -> None:
-    """With how to write it."""
     with pytest.raises(ValueError, match="module:function"):
         import_own(path)

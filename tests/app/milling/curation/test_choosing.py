@@ -15,14 +15,12 @@ from tokenmill.app.milling.steps.protocol import Step
 
 
 def test_steps_without_kernels_stay_as_they_are() -> None:
-    """And nothing is said."""
     steps = (NotEmpty(),)
     assert faster_steps(steps) == (steps, "")
 
 
 @pytest.mark.slow
 def test_steps_get_kernels() -> None:
-    """Those that have one; the others stay."""
     (plain, fast), why = faster_steps([NotEmpty(), GopherQuality()])
     assert isinstance(plain, NotEmpty)
     assert isinstance(fast, FastStep)
@@ -32,7 +30,6 @@ def test_steps_get_kernels() -> None:
 
 
 def test_without_numba_the_references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is said why."""
     monkeypatch.setitem(sys.modules, "tokenmill.app.milling.curation.fast_steps", None)
     steps = (GopherQuality(),)
     same, why = faster_steps(steps)
@@ -41,7 +38,6 @@ def test_without_numba_the_references_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its words may be others than the kernels'."""
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_words.KNOWN_RULES", "")
     fast_steps.word_split.cache_clear()
     steps = (GopherQuality(),)

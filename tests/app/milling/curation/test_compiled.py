@@ -27,7 +27,6 @@ def folder_now() -> Path:
 
 
 def test_code_is_kept_beside_the_sources(tmp_path: Path) -> None:
-    """In a folder that is there when the call returns."""
     folder = folder_now()
     assert folder.is_dir()
     assert folder.parent == tmp_path / "package" / "__pycache__"
@@ -41,7 +40,6 @@ def test_other_sources_have_another_folder(tmp_path: Path) -> None:
 
 
 def test_the_variable_of_numba_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where it is set."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "elsewhere"))
     folder = folder_now()
     assert folder.parent == tmp_path / "elsewhere"
@@ -62,7 +60,6 @@ def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tm
 def test_code_that_somebody_else_could_have_put_there_is_not_run(
     harm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a folder for all; and an image's is not copied then."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
     folder = folder_now()
     (folder / "code").write_text("machine code")
@@ -79,14 +76,12 @@ def test_code_that_somebody_else_could_have_put_there_is_not_run(
 
 
 def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels are compiled by each process then."""
     monkeypatch.setattr(compiled, "_writable", lambda _folder: None)
     assert kernel_folder.__wrapped__() is None
 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the code, which each asks for again."""
     folder = folder_now()
     monkeypatch.setattr(compiled, "kernel_folder", lambda: folder)
     return folder
@@ -114,7 +109,6 @@ def test_one_compiles_while_others_wait_for_its_code(kept: Path) -> None:
 
 
 def test_nobody_waits_where_the_code_is_kept(kept: Path) -> None:
-    """Nor makes the lock; a step whose code is not there makes them wait."""
     for name in ("language", "c4_quality"):
         (kept / f"{name}.compiled").touch()
     with compiling_once({"language"}), compiling_once({"language", "c4_quality"}):
@@ -122,7 +116,6 @@ def test_nobody_waits_where_the_code_is_kept(kept: Path) -> None:
 
 
 def test_what_was_not_compiled_to_its_end_is_compiled_by_the_next(kept: Path) -> None:
-    """The lock ends with whoever held it."""
     with pytest.raises(ValueError, match="numba"), compiling_once({"language"}):
         raise ValueError("numba")
     _compile({"language"})

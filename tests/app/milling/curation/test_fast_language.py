@@ -46,7 +46,6 @@ def _shown(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, str]]:
 
 
 def test_it_says_what_fasttext_says() -> None:
-    """Of texts in many scripts, of one text after another, and of what fastText has names for."""
     texts = [*CURATION_PROBE, *ODD]
     assert FastLanguage.of(LanguageStep()).languages_of(texts) == [LanguageStep().look_at(text) for text in texts]
     for beginning in (1, 50, 200, 201, 5000):
@@ -55,19 +54,16 @@ def test_it_says_what_fasttext_says() -> None:
 
 @given(st.lists(st.text() | st.lists(st.sampled_from([*CHUNKS, *ODD])).map(" ".join), max_size=5))
 def test_any_text_has_fasttexts_language_and_score(texts: list[str]) -> None:
-    """To the last digit that the step has."""
     assert FastLanguage.of(LanguageStep()).languages_of(texts) == [LanguageStep().look_at(text) for text in texts]
 
 
 def test_fields_are_set_and_errors_returned() -> None:
-    """As by the plain step."""
     step = LanguageStep(label_only=True)
     _same(step.within(("language", "language_score"), Limits(1000, 20, 200)), CURATION_PROBE)
     _same(step.within(("language", "language_score"), Limits(1000, 20, 20)), CURATION_PROBE)
 
 
 def test_another_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sample is compared."""
     fast = FastLanguage.of(LanguageStep())
     monkeypatch.setattr("tokenmill.app.milling.curation.fast_language.SAMPLE_ONE_IN", 1)
     monkeypatch.setattr(LanguageStep, "look_at", lambda _step, _text: ("xx", 0.5))
@@ -76,7 +72,6 @@ def test_another_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
-    """One of another format, and one with bytes behind its end."""
     data = model_file().read_bytes()
     (tmp_path / "other").write_bytes(b"1234" + data[4:])
     with pytest.raises(ValueError, match="no fastText model of format 12"):
@@ -87,6 +82,5 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_hash_takes_bytes_as_signed() -> None:
-    """As fastText does; of ASCII it is FNV-1a."""
     assert gram_hash(b"a") == 0xE40C292C
     assert gram_hash("é".encode()) != gram_hash(b"a")

@@ -41,17 +41,14 @@ STEPS: tuple[Step, ...] = (
 
 @pytest.fixture(scope="module")
 def fast() -> tuple[Step, ...]:
-    """Return all steps with kernels."""
     return with_kernels(STEPS)
 
 
 def columns(texts: list[str]) -> DocumentColumns:
-    """Return documents with these texts."""
     return DocumentColumns.without_fields(texts, [None] * len(texts))
 
 
 def assert_alike(fast: tuple[Step, ...], texts: list[str]) -> None:
-    """Check that verdict, reason and text are those of the references."""
     for step, reference in zip(fast, STEPS, strict=True):
         assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
 
@@ -69,7 +66,6 @@ def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
 @example(["a IS_ALPHA b. " * 9])
 @example(["[1] [2] [3]\nThree words here.\n" * 4])
 def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[str]) -> None:
-    """In one part and beside texts that are known already."""
     assert_alike(fast, texts)
 
 
@@ -77,7 +73,6 @@ def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[st
 @pytest.mark.parametrize("name", odd_texts(1000))
 @pytest.mark.cases(3)
 def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str) -> None:
-    """Those that make rules explode."""
     assert_alike(fast, [odd_texts(20_000)[name]])
 
 
@@ -109,13 +104,11 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
 
 
 def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
-    """Judge that texts with a z are too long."""
     return ((at, Rejected("gopher_long_doc")) for at, text in enumerate(texts) if "z" in text)
 
 
 @pytest.mark.slow
 def test_a_wrong_kernel_is_caught_by_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not used at all."""
     monkeypatch.setattr(fast_steps, "judge_of", lambda _step: _wrong)
     with pytest.raises(SettingsError, match="gopher_quality: the kernel says"):
         with_kernels([GopherQuality()])
@@ -132,7 +125,6 @@ def test_a_wrong_kernel_is_caught_by_the_sample(fast: tuple[Step, ...]) -> None:
 
 @pytest.mark.slow
 def test_the_sample_is_the_same_in_every_part(fast: tuple[Step, ...]) -> None:
-    """Which texts are compared hangs on nothing but their content."""
     words: Any = fast[0].words  # type: ignore[attr-defined]
     texts = [f"some text number {number}" for number in range(60_000)]
     chosen = {texts[at] for located in words.locate(texts) for at in fast_steps.sampled(located)}

@@ -35,7 +35,6 @@ def stock(spacy: Any) -> Any:
 
 @given(text=curious_texts)
 def test_words_are_those_of_spacy_without_white_space(stock: Any, text: str) -> None:
-    """The bounded searches change nothing."""
     text = text.replace("IS_ALPHA", "")
     with stock.memory_zone():
         expected = [token.text.strip() for token in stock(text) if token.text.strip()]
@@ -44,7 +43,6 @@ def test_words_are_those_of_spacy_without_white_space(stock: Any, text: str) -> 
 
 @given(text=curious_texts)
 def test_sentences_are_those_of_spacy(stock: Any, text: str) -> None:
-    """They make up the text; where there are no words, it is one sentence."""
     text = text.replace("IS_ALPHA", "")
     with stock.memory_zone():
         count = sum(1 for _ in stock(text).sents)
@@ -54,7 +52,6 @@ def test_sentences_are_those_of_spacy(stock: Any, text: str) -> None:
 
 
 def test_sentences_end_behind_punctuation() -> None:
-    """White space belongs to the sentence before."""
     assert english().sentences("Is it? Yes!\n “No.” he said") == ["Is it?", " Yes!", "\n “No.”", " he said"]
 
 
@@ -75,7 +72,6 @@ def test_the_word_that_spacy_cannot_hold_is_left_out_everywhere() -> None:
 
 @given(st.lists(st.sampled_from(["x" * 1000, "y" * 1024, "z" * 1025, " ", "\n", "語" * 3000]), max_size=8))
 def test_pieces_make_up_the_text_and_have_no_chunk_that_is_too_long(texts: list[str]) -> None:
-    """They are cut within long chunks alone, at multiples of the bound."""
     text = "".join(texts)
     found = list(pieces(text))
     assert "".join(found) == text
@@ -85,7 +81,6 @@ def test_pieces_make_up_the_text_and_have_no_chunk_that_is_too_long(texts: list[
 
 
 def test_a_long_chunk_is_cut_into_words_by_its_pieces() -> None:
-    """The bound itself is not too long."""
     assert english().words("a " + "x" * CHUNK_CHARACTERS) == ("a", "x" * CHUNK_CHARACTERS)
     long = "x" * CHUNK_CHARACTERS + "yes"
     assert english().words(f"a {long} no.") == ("a", "x" * CHUNK_CHARACTERS, "yes", "no", ".")
@@ -95,7 +90,6 @@ def test_a_long_chunk_is_cut_into_words_by_its_pieces() -> None:
 @pytest.mark.slow
 @given(curious_texts.map(lambda text: "".join(text.split())), st.integers(0, 80), st.sampled_from("(.-a1'$"))
 def test_a_suffix_is_found_in_the_end_of_a_text(spacy: Any, text: str, more: int, filling: str) -> None:
-    """As in all of it."""
     spacy_search = spacy.util.compile_suffix_regex(spacy.blank("en").Defaults.suffixes).search
     expression: re.Pattern[str] = spacy_search.__self__
     text = filling * more + text

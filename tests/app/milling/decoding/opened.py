@@ -11,7 +11,6 @@ from tokenmill.errors import RecordError
 
 
 def opened(mode: str, **changed: Any) -> Decoder:
-    """Return the decoder of ``mode`` with the usual settings, some of them ``changed``."""
     schemas = changed.pop("schemas", EVERY_ID.get(mode))
     rules = changed.pop("rules", None)
     steps = () if rules is None else ({"name": "decode", "rules": rules},)
@@ -20,7 +19,6 @@ def opened(mode: str, **changed: Any) -> Decoder:
 
 
 def answer(decoder: Decoder, value: bytes) -> Document | str:
-    """Return the document, or the reason why there is none."""
     try:
         return decoder(value)
     except RecordError as error:

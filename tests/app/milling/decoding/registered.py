@@ -56,12 +56,10 @@ class Registry:
     """A registry with schemas by id, or one under each; how often each was asked for is in ``asked``."""
 
     def __init__(self, schemas: Mapping[int, RegisteredSchema], every: RegisteredSchema | None = None) -> None:
-        """Have these."""
         self.schemas, self._every = dict(schemas), every
         self.asked: Counter[int] = Counter()
 
     def schema(self, number: int) -> RegisteredSchema:
-        """Return one, or say that it is not there."""
         self.asked[number] += 1
         found = self.schemas.get(number, self._every)
         if found is None:
@@ -69,12 +67,10 @@ class Registry:
         return found
 
     def subjects(self, number: int) -> str:
-        """Return the subject of each schema that is there."""
         return f"pages-{number}" if self._every or number in self.schemas else ""
 
 
 def avro(schema: Any, *references: tuple[str, RegisteredSchema]) -> RegisteredSchema:
-    """Return an Avro schema as a registry has it."""
     return RegisteredSchema("AVRO", json.dumps(schema), references)
 
 
@@ -91,7 +87,6 @@ def framed(payload: bytes, number: int = 1) -> bytes:
 
 
 def written(schema: Any, value: Any) -> bytes:
-    """Return a value in Avro's encoding, as fastavro writes it."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
     return stream.getvalue()

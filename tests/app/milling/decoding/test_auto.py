@@ -27,7 +27,6 @@ from tokenmill.errors import RecordError
     ],
 )
 def test_what_begins_like_json(text: str) -> None:
-    """A brace; or brackets and then what a value begins with."""
     assert like_json(text.encode())
 
 
@@ -46,7 +45,6 @@ def test_what_begins_like_text(text: str) -> None:
 
 @given(json_values, st.integers(0), st.sampled_from(["", "\ufeff", " \n"]))
 def test_every_beginning_of_an_object_or_array_is_like_json(value: Any, length: int, before: str) -> None:
-    """However short, with white space or without."""
     for spelled in (json.dumps(value), json.dumps(value, indent=1)):
         part = spelled.encode()[: 1 + length % len(spelled)]
         assert like_json(before.encode() + part) == (part[:1] in (b"{", b"["))
@@ -95,7 +93,6 @@ CHANGE: dict[str, Any] = {
 
 
 def detail(value: bytes) -> str:
-    """Return what the dead letter says."""
     with pytest.raises(RecordError) as caught:
         opened("auto")(value)
     return caught.value.detail
@@ -174,12 +171,10 @@ def test_each_value_is_what_people_would_expect(value: bytes, expected: Document
     ],
 )
 def test_the_dead_letter_names_the_setting_that_would_read_it(value: bytes, setting: str) -> None:
-    """And says what the value looks like."""
     assert setting in detail(value)
 
 
 def test_the_setting_that_it_names_reads_it() -> None:
-    """What only begins with a brace as text, a Debezium envelope by its path."""
     assert answer(opened("text"), b"{ x }") == Document("{ x }")
     event = json_bytes({"schema": {}, "payload": CHANGE})
     assert answer(opened("auto", text_fields=("payload.after.body",)), event) == Document("The text of the row.")
@@ -207,7 +202,6 @@ def test_limits_hold_for_documents_and_for_plain_text() -> None:
 
 @given(json_objects, st.booleans())
 def test_a_dead_letter_is_short_and_ascii(value: dict[str, Any], nested: bool) -> None:  # noqa: FBT001 - drawn
-    """Whatever the keys are: they are untrusted."""
     data = json.dumps({"payload": CHANGE | {"after": value}} if nested else value).encode()
     _, refused = opened("auto").many([data])
     assert all(error.detail.isascii() and len(error.detail) < 1000 for _, error in refused)

@@ -20,7 +20,6 @@ TEXT: Final[Any] = {"name": "text", "type": "string"}
 
 
 def record(*fields: Any, name: str = "B") -> Any:
-    """Return the schema of a record."""
     return {"type": "record", "name": name, "fields": [*fields]}
 
 
@@ -51,7 +50,6 @@ def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
 
 @given(pages)
 def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
-    """Whatever its parts are."""
     value = value_reader(avro(AVRO), RULES)
     assert value(written(AS_STORED, page)) == page
 
@@ -70,7 +68,6 @@ def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
     ],
 )
 def test_what_is_no_document_has_a_reason(schema: Any, payload: bytes, reason: str) -> None:
-    """Each is a fact about the bytes and their schema."""
     assert answer(opened("avro", schemas=Registry({1: avro(schema)})), framed(payload)) == reason
 
 
@@ -84,7 +81,6 @@ def test_carried_fields_are_what_json_has(name: str) -> None:
 
 
 def test_references_are_resolved_as_far_as_they_go() -> None:
-    """A union of records that are schemas of their own, one of which has another one in it."""
     inner = avro(record(TEXT, name="x.Inner"))
     outer = avro(record({"name": "inner", "type": "Inner"}, name="x.Outer"), ("x.Inner", inner))
     union = avro(["x.Outer", "x.Inner"], ("x.Outer", outer), ("x.Inner", inner))
@@ -139,7 +135,6 @@ ODD: dict[str, tuple[list[Any], bytes]] = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_only_the_structure_of_a_schema_counts(name: str) -> None:
-    """What a writer's schema has beside it is never used for reading."""
     fields, rest = ODD[name]
     schema = record(*fields, name="R")
     decoder = opened("avro", schemas=Registry({1: avro(schema), 2: avro({**schema, "name": "my-ns.é.R"})}))
@@ -148,7 +143,6 @@ def test_only_the_structure_of_a_schema_counts(name: str) -> None:
 
 
 def number(value: int) -> bytes:
-    """Return a number as Avro writes it."""
     return written("long", value)
 
 
@@ -200,7 +194,6 @@ def test_values_are_counted_however_few_bytes_they_take(schema: Any, payload: by
 
 
 def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None:
-    """What a stream has begun with it keeps."""
     schema = record(TEXT, {"name": "more", "type": {"type": "array", "items": "null"}})
     value = framed(b"\2a" + number(MANY) + b"\0")
     schemas = Registry({1: avro(schema)})
@@ -226,6 +219,5 @@ def test_endless_nesting_does_not_end_the_process() -> None:
 
 
 def test_what_does_not_fit_is_told_apart_from_what_is_no_text() -> None:
-    """The detail is for people."""
     with pytest.raises(RecordError, match="1 bytes follow the value"):
         opened("avro", schemas=Registry({1: avro(record(TEXT))}))(framed(b"\x02ab"))

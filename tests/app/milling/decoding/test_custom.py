@@ -30,7 +30,6 @@ latin_1.reasons = ("short",)  # type: ignore[attr-defined]
 
 
 def failing(value: bytes) -> Document:
-    """Fail over every value."""
     raise ValueError(f"cannot read {value!r}")
 
 
@@ -43,20 +42,17 @@ def unversioned(value: bytes) -> Document:
 
 
 def test_it_makes_the_document_of_the_raw_bytes() -> None:
-    """Text, id, and the fields that the stream carries."""
     decoder = opened(f"{HERE}:latin_1", metadata_fields=("label",))
     assert decoder(b"caf\xe9") == Document("café", 4, {"label": "l1"})
 
 
 @pytest.mark.parametrize(("value", "reason"), [(b"short", "short"), (b"undeclared", "rejected"), (b"none", "rejected")])
 def test_only_declared_reasons_come_out(value: bytes, reason: str) -> None:
-    """Each is a dead letter, for the record is no document."""
     assert answer(opened(f"{HERE}:latin_1"), value) == reason
 
 
 @given(nasty_bytes)
 def test_whatever_it_raises_is_a_dead_letter(value: bytes) -> None:
-    """With the exception's type and message, short and escaped."""
     with pytest.raises(RecordError, match="ValueError: cannot read") as caught:
         opened(f"{HERE}:failing")(value)
     assert caught.value.reason == "function_failed"
@@ -82,7 +78,6 @@ def test_path_and_version_are_part_of_the_fingerprint(monkeypatch: pytest.Monkey
 
 
 def test_mill_and_reference_agree() -> None:
-    """Blocks, dead letters and totals, in one fetch and record by record."""
     source = make_source(replace(RECIPE, decode=f"{HERE}:latin_1"))
     records = [Record(n, 0, None, value) for n, value in enumerate([b"caf\xe9", b"short", b"none", b"abcdefgh"])]
     milled = source.mill().feed(records)

@@ -25,7 +25,6 @@ TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "stri
 
 
 def framed_decoder(registry: Registry, mode: str = "avro") -> FramedDecoder:
-    """Return a decoder that asks a registry."""
     decoder = opened(mode, schemas=registry)
     assert isinstance(decoder, FramedDecoder)
     return decoder
@@ -33,7 +32,6 @@ def framed_decoder(registry: Registry, mode: str = "avro") -> FramedDecoder:
 
 @given(st.sampled_from(sorted(FORMATS)), nasty_bytes | st.binary(max_size=60))
 def test_any_bytes_behind_a_frame_are_a_document_or_have_a_reason(mode: str, payload: bytes) -> None:
-    """Nothing else is raised, and the same bytes give the same answer."""
     decoder = DECODERS[mode]
     result = answer(decoder, framed(payload))
     assert result == answer(decoder, framed(payload))
@@ -53,7 +51,6 @@ def test_values_without_a_frame_are_refused(value: bytes) -> None:
 
 @given(st.integers(0, 2**31 - 1), st.binary(max_size=4))
 def test_ids_are_read_in_network_order(number: int, payload: bytes) -> None:
-    """From behind the zero byte, whatever follows."""
     assert schema_number(framed(payload, number)) == number
 
 
@@ -111,7 +108,6 @@ def test_schema_that_is_not_there_is_no_answer() -> None:
 def test_values_of_a_schema_that_cannot_be_used_are_refused_and_their_neighbours_are_not(
     mode: str, schema: RegisteredSchema
 ) -> None:
-    """The dead letter names the schema and its subject."""
     good = EVERY_ID[mode].schema(1)
     decoder = framed_decoder(Registry({1: good, 7: schema}), mode)
     decoder.learn(7)
@@ -137,7 +133,6 @@ GOOD = {
     ],
 )
 def test_any_name_of_a_reference_belongs_to_its_schema_alone(name: str) -> None:
-    """Names that no file can have; a file and a folder at once; the schema's own."""
     empty = RegisteredSchema("PROTOBUF", 'syntax = "proto3";')
     schema = RegisteredSchema("PROTOBUF", "message A {}", ((name, empty), ("b/c/d", empty)))
     decoder = framed_decoder(Registry({7: schema}), "protobuf")
@@ -185,7 +180,6 @@ def panic() -> None:
     ],
 )
 def test_whatever_a_library_raises_belongs_to_the_schema_or_to_the_record(fail: Callable[[], Any], reason: str) -> None:
-    """Nobody knows all that libraries raise."""
     assert answer(decoder_with(fail), framed(b"")) == "unusable_schema"
     assert answer(decoder_with(str, fail), framed(b"")) == reason
 
@@ -218,15 +212,12 @@ def test_schema_of_another_kind_is_a_reason(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", sorted(FORMATS))
 def test_modes_with_schemas_want_a_registry(mode: str) -> None:
-    """The message names the setting."""
     with pytest.raises(SettingsError, match="set schema_registry_url"):
         opened(mode, schemas=None)
 
 
 @pytest.mark.parametrize("mode", sorted(FORMATS))
 def test_extra_that_is_not_installed_is_named(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads plain text need not install it."""
-
     def lacking(name: str) -> None:
         raise ModuleNotFoundError(name=name)
 

@@ -27,7 +27,6 @@ from tokenmill.errors import RecordError
     ],
 )
 def test_a_refusal_says_where_json_ends(value: str, detail: str) -> None:
-    """By the byte, and what is there."""
     with pytest.raises(RecordError) as told:
         opened("json")(value.encode())
     assert told.value.detail.startswith(detail)
@@ -46,7 +45,6 @@ def test_a_refusal_says_where_json_ends(value: str, detail: str) -> None:
     ],
 )
 def test_each_bad_value_has_its_reason(value: bytes, reason: str) -> None:
-    """Beside those of the table of bad inputs (`tests.bad_inputs`)."""
     assert answer(opened("json"), value) == reason
 
 
@@ -74,12 +72,10 @@ def test_each_bad_value_has_its_reason(value: bytes, reason: str) -> None:
     ],
 )
 def test_each_good_value_is_its_document(value: bytes, document: Document) -> None:
-    """Last of equal keys, no id where it is none, ids as data."""
     assert answer(opened("json"), value) == document
 
 
 def test_carried_fields_come_from_the_same_object() -> None:
-    """Scalars, null included; a field that is absent stays absent."""
     decoder = opened("json", metadata_fields=("label", "score", "absent"))
     result = answer(decoder, b'{"text": "a", "score": 0.5, "label": null, "other": 1}')
     assert result == Document("a", None, {"label": None, "score": 0.5})
@@ -108,7 +104,6 @@ def test_parts_over_their_limits_are_refused() -> None:
 
 
 def test_a_dead_letter_names_the_keys_that_are_there() -> None:
-    """Escaped and cut, for they are untrusted."""
     decoder = opened("json")
     with pytest.raises(Exception, match=r"the object has: 'body', '\\x1b\[31m'") as caught:
         decoder(json_bytes({"body": 1, "\x1b[31m": 2} | {f"{n}" * 1000: n for n in range(100)}))

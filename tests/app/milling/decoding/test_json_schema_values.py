@@ -36,7 +36,6 @@ def test_what_fits_its_schema_is_what_json_says(value: bytes) -> None:
     ],
 )
 def test_value_must_be_what_its_schema_says(value: Any, expected: Document | str) -> None:
-    """Also where a document could be made of it."""
     assert answer(opened("json_schema", metadata_fields=("label",)), framed(json.dumps(value).encode())) == expected
 
 
@@ -57,7 +56,6 @@ def test_references_are_resolved_from_the_registry_alone() -> None:
 
 
 def test_deep_nesting_is_followed_as_far_as_the_parser_does() -> None:
-    """By a schema that contains itself."""
     decoder = opened("json_schema", schemas=registered({"additionalProperties": {"$ref": "#"}}))
     deep = b'{"a":' * 900 + b'{"text": "b"}' + b"}" * 900
     assert answer(decoder, framed(deep)) in ("missing_text", "too_deep")
@@ -65,7 +63,6 @@ def test_deep_nesting_is_followed_as_far_as_the_parser_does() -> None:
 
 
 def registered(schema: Any) -> Registry:
-    """Return a registry that has it as schema 1."""
     return Registry({1: RegisteredSchema("JSON", json.dumps(schema))})
 
 
@@ -147,14 +144,12 @@ def test_a_value_with_too_many_steps_is_refused_before_they_are_taken(schema: An
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "^(a|a)*$", "^(?=(a+)+$)b", r"^(a*)*\1$", "(.*)(.*)(.*)x"])
 def test_patterns_take_bounded_time(pattern: str) -> None:
-    """A pattern that goes back too often does not match."""
     data = json.dumps({"text": "a" * 30_000 + "!"}).encode()
     schema = {"properties": {"text": {"pattern": pattern}}}
     assert answer(opened("json_schema", schemas=registered(schema)), framed(data)) == "schema_mismatch"
 
 
 def test_large_documents_of_usual_schemas_are_validated() -> None:
-    """A long text, many parts, patterns with assertions, unions of objects that hold each other."""
     node = {
         "anyOf": [
             {"type": "object", "required": ["type"], "properties": {"type": {"const": kind}, "content": LIST}}

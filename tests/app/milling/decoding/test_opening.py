@@ -53,7 +53,6 @@ many = st.lists(named, max_size=8) | st.lists(named | st.binary(max_size=8), max
 @pytest.mark.parametrize("metadata_fields", [(), ("content",)])
 @given(values=many)
 def test_many_values_are_what_each_is_alone(mode: str, metadata_fields: tuple[str, ...], values: list[bytes]) -> None:
-    """Documents and refusals, in their order, at any limit."""
     decoder = opened(mode, metadata_fields=metadata_fields, max_text_bytes=8, max_id_bytes=7, max_fields_bytes=24)
     documents, refused = decoder.many(values)
     found: list[Document | str] = [documents.at(index) for index in range(len(documents))]
@@ -79,6 +78,5 @@ def test_rules_that_changed_say_their_version() -> None:
     ],
 )
 def test_wrong_settings_are_named(mode: str, changed: dict[str, object], named: str) -> None:
-    """The message begins with the setting to change."""
     with pytest.raises(SettingsError, match=f"^{named}"):
         opened(mode, **changed)

@@ -24,12 +24,10 @@ DECODER = opened("protobuf", metadata_fields=("label", "score", "title"))
 
 
 def proto3(text: str, *references: tuple[str, RegisteredSchema]) -> RegisteredSchema:
-    """Return a file as a registry has it."""
     return RegisteredSchema("PROTOBUF", f'syntax = "proto3"; {text}', references)
 
 
 def message(**values: Any) -> Message:
-    """Return a page."""
     return message_factory.GetMessageClass(FILE.message_types_by_name["Page"])(**values)
 
 
@@ -41,7 +39,6 @@ def test_messages_come_out_as_they_went_in(text: str, number: int, score: float)
 
 
 def test_message_becomes_plain_values() -> None:
-    """Maps, lists, messages in messages, enums of the future, and Google's own types."""
     page = message(
         text="a", counts={"x": 1}, label=7, raw=b"\xff", parts=[{"text": "b", "id": -1}], seen={"seconds": 4}
     )
@@ -87,12 +84,10 @@ def test_numbers_lead_to_the_type(numbers: bytes, text: str) -> None:
     ],
 )
 def test_bytes_that_are_no_message_do_not_fit(payload: bytes) -> None:
-    """Numbers that lead nowhere, and what the library cannot parse."""
     assert answer(opened("protobuf"), framed(payload)) == "schema_mismatch"
 
 
 def test_bytes_are_no_text_and_are_not_carried() -> None:
-    """However well they would read."""
     value = framed(PAGE + message(text="a", raw=b"abc").SerializeToString())
     assert answer(opened("protobuf", text_fields=("raw",)), value) == "wrong_type"
     assert answer(opened("protobuf", metadata_fields=("raw",)), value) == "wrong_type"
@@ -107,7 +102,6 @@ def test_strings_of_proto2_are_utf8_as_well() -> None:
 
 
 def test_imports_are_resolved_as_far_as_they_go() -> None:
-    """By the names of the references, in folders or not."""
     inner = proto3("package deep; message Inner { string text = 1; }")
     middle = proto3('import "a/b/inner.proto"; message Middle { deep.Inner inner = 1; }', ("a/b/inner.proto", inner))
     outer = proto3(
@@ -124,7 +118,6 @@ NAMES = (
 
 
 def test_fields_may_have_any_name() -> None:
-    """Also those of what the library gives each message."""
     fields = "".join(f"string {name} = {number};" for number, name in enumerate(NAMES, 1))
     schema = proto3(f"message T {{ {fields} }}")
     payload = b"".join(bytes([number << 3 | 2, 1, 64 + number]) for number in range(1, len(NAMES) + 1))
@@ -150,12 +143,10 @@ def test_any_json_in_a_message_is_plain() -> None:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """Return a field of some bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def varint(number: int) -> bytes:
-    """Return a number as Protobuf writes it."""
     head = bytes([number & 0x7F | 0x80]) if number > 0x7F else bytes([number])
     return head + varint(number >> 7) if number > 0x7F else head
 
@@ -206,13 +197,11 @@ MANY = RULES.most_values
 )
 @pytest.mark.cases(3)
 def test_values_are_counted_before_the_library_makes_room_for_them(payload: bytes, expected: str) -> None:
-    """Empty messages, packed numbers, groups, maps, wide messages, extensions, unknown fields."""
     decoder = opened("protobuf", schemas=Registry({1: RegisteredSchema("PROTOBUF", BOMB)}))
     assert answer(decoder, framed(b"\0" + payload)) == expected
 
 
 def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None:
-    """What a stream has begun with it keeps."""
     value = framed(b"\0" + field(6, b"a") + field(2, b"\1" * MANY))
     schemas = Registry({1: RegisteredSchema("PROTOBUF", BOMB)})
     assert answer(opened("protobuf", schemas=schemas, text_fields=("text",)), value) == "too_many_values"
@@ -240,7 +229,6 @@ def test_files_may_be_compiled_already() -> None:
 
 
 def serialized(schema: RegisteredSchema) -> str:
-    """Return a compiled file in base64."""
     file = descriptor_pb2.FileDescriptorProto()
     compiled(schema).CopyToProto(file)
     return b64encode(file.SerializeToString()).decode()

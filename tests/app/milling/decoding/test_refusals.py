@@ -25,7 +25,6 @@ from tokenmill.app.milling.decoding.plain_values import without_text
     ],
 )
 def test_the_reason_and_what_is_said(value: dict[str, Any], reason: str, said: str) -> None:
-    """An envelope of Debezium is one by its operation and its rows."""
     error = without_text(value, ("text", "content"))
     assert error.reason == reason
     assert said in error.detail
@@ -38,7 +37,6 @@ def test_a_path_of_settings_is_looked_for_by_its_last_name() -> None:
 
 
 def test_names_that_could_harm_a_log_are_not_shown_as_a_path() -> None:
-    """Control characters, letters beyond ASCII, and names without an end."""
     for name in ("\x1b[31m", "é", "x" * 1000):
         error = without_text({name: {"text": "a"}}, ("text",))
         assert "text_fields =" not in error.detail

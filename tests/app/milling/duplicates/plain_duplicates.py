@@ -14,7 +14,6 @@ LARGEST = (1 << 32) - 1
 
 
 def hash_of(data: bytes) -> int:
-    """Return the hash that all others are made of."""
     return xxhash.xxh3_64_intdigest(data)
 
 
@@ -33,7 +32,6 @@ def mixed(value: int) -> int:
 
 
 def smallest_of(near: Near, shingles: set[str]) -> list[int]:
-    """Return the smallest value of each permutation."""
     values = [mixed(hash_of(shingle.encode()) & LARGEST) for shingle in shingles]
     found = []
     for number in range(near.bands * near.rows):
@@ -44,7 +42,6 @@ def smallest_of(near: Near, shingles: set[str]) -> list[int]:
 
 
 def signature_of(deduplication: Deduplication, text: str) -> list[int]:
-    """Return the signature of a text."""
     if deduplication.fold:
         text = re.sub(r"\s+", " ", " ".join(text.lower().split()))
     exact = hash_of(text.encode()) or 1

@@ -24,12 +24,10 @@ TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join) | s
 @given(TEXTS, st.sampled_from([Near(), Near(fold=True, shingle=2, bands=3, rows=2), Near(rows=31, bands=2), Exact()]))
 @settings(deadline=None, max_examples=60)
 def test_signatures_are_those_of_the_plain_rules(texts: list[str], deduplication: Deduplication) -> None:
-    """Whatever else is signed at once, with words of all lengths and scripts."""
     assert sign(deduplication, texts).tolist() == [signature_of(deduplication, text) for text in texts]
 
 
 def test_the_kernel_hashes_as_xxhash_does() -> None:
-    """Each length that it may get, anywhere in the data."""
     rng = random.Random(1)
     data = rng.randbytes(4000)
     begins = np.array([rng.randrange(3800) for _ in range(9, 129)])

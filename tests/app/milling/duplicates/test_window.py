@@ -19,7 +19,6 @@ Told = list[tuple[int, tuple[int, int]]]
 
 
 def fed(window: Window, deduplication: Deduplication, texts: list[str], cuts: list[int], start: int = 0) -> Told:
-    """Return the verdicts of texts that are fed in parts."""
     found: Told = []
     for low, high in zip([0, *cuts], [*cuts, len(texts)], strict=True):
         places = np.array([(0, start + at) for at in range(low, high)], np.uint64).reshape(-1, 2)
@@ -49,7 +48,6 @@ print([name for name, one in called.items() if not one.signatures])
 
 @pytest.mark.slow
 def test_all_kernels_are_compiled_for_an_image() -> None:
-    """None is left for the first document."""
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -65,13 +63,8 @@ KINDS = [
 @given(st.integers(0, 1000), st.integers(2, 12), st.sampled_from(KINDS), st.lists(st.integers(0, 120), max_size=6))
 @settings(deadline=None, max_examples=60)
 def test_verdicts_are_those_of_a_list(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    different: int,
-    deduplication: Deduplication,
-    cuts: list[int],
+    tmp_path_factory: pytest.TempPathFactory, seed: int, different: int, deduplication: Deduplication, cuts: list[int]
 ) -> None:
-    """Inside and outside the window, whatever part of the documents comes at once."""
     texts = texts_of(seed, 120, different)
 
     window = Window(deduplication, tmp_path_factory.mktemp("window"))
@@ -100,7 +93,6 @@ def test_a_window_that_goes_on_says_what_it_would_have_said(
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """What was seen is not taken for unseen."""
     near = Near(window=8, bands=2, rows=2)
     window = Window(near, tmp_path)
     fed(window, near, [f"text number {number} of the ones that differ" for number in range(7)], [])

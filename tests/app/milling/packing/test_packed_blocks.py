@@ -26,7 +26,6 @@ arrays = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=6)
 
 @given(arrays, st.data())
 def test_any_part_of_stretches_is_that_part_of_one_array(parts: list[list[int]], data: st.DataObject) -> None:
-    """In whichever of the arrays it begins and ends; a part of a part, too."""
     whole = np.array([token for part in parts for token in part], UINT16)
     stretches = Stretches(np.array(part, UINT16) for part in parts)
     for _ in range(2):
@@ -48,7 +47,6 @@ class Document(NamedTuple):
 
     @property
     def crc(self) -> int:
-        """Stands for that of its record."""
         return self.offset * 7 + 1
 
 
@@ -66,7 +64,6 @@ class Left(NamedTuple):
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Document]:
-    """Draw documents of up to three blocks and flushes, with gaps between their offsets."""
     offset, number = draw(st.integers(0, 3)), 0
     sizes = st.integers(0, 22) | st.integers(0, 4)
     found = []
@@ -98,7 +95,6 @@ def packing_of(shape: Shape, before: OpenPacking | None = None) -> OpenPacking:
 
 
 def reference_of(shape: Shape) -> ReferencePacking:
-    """Return the packing's reference."""
     size, fit = shape
     recipe = replace(RECIPE, block_tokens=size, dtype="uint16", padding=PAD)
     if fit is None:
@@ -108,7 +104,6 @@ def reference_of(shape: Shape) -> ReferencePacking:
 
 
 def expected_of(reference: ReferencePacking, documents: Sequence[Document]) -> Iterator[Left]:
-    """Yield what the reference makes of documents."""
     for document in documents:
         found: Iterator[LeavingBlock] = reference.flush(document.offset)
         if document.tokens:
@@ -131,7 +126,6 @@ def columns(documents: Sequence[Document], before: Sequence[int] = (1, 2)) -> To
 
 
 def left_of(packed: PackedBlocks, offsets: Sequence[int], size: int) -> Iterator[Left]:
-    """Yield the blocks of a call, each cut out by itself."""
     for n, entry in enumerate(packed.entries):
         tokens = np.frombuffer(packed.tokens.between(n * size, (n + 1) * size).tobytes(), UINT16).tolist()
         state = (offsets[packed.documents[n]], packed.taken[n], packed.finished[n], packed.references(n + 1))
@@ -140,7 +134,6 @@ def left_of(packed: PackedBlocks, offsets: Sequence[int], size: int) -> Iterator
 
 
 def run(packing: OpenPacking, documents: Sequence[Document], size: int, calls: Sequence[int]) -> Iterator[Left]:
-    """Yield what the packing makes of documents, so many at a time."""
     at = 0
     for count in [*calls, len(documents)]:
         part = list(documents[at : at + count])
@@ -158,7 +151,6 @@ def run(packing: OpenPacking, documents: Sequence[Document], size: int, calls: S
 @given(histories(), shapes, feed_sizes)
 @example([Document(0, range(3)), Document(9, range(3))], (4, (2, 3)), [])
 def test_blocks_are_the_references_for_any_calls(documents: list[Document], shape: Shape, calls: list[int]) -> None:
-    """Blocks, pieces, padding, where the chain is after each, and the open blocks."""
     packing, reference = packing_of(shape), reference_of(shape)
     assert list(run(packing, documents, shape[0], calls)) == list(expected_of(reference, documents))
     assert packing.references == reference.references()
@@ -189,7 +181,6 @@ _around = st.lists(st.integers(0, 200), max_size=3)
 def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
     texts: list[list[int]], dtype: str, before: list[int], after: list[int]
 ) -> None:
-    """Empty ones, too, and none at all; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
     given = DocumentShape(Frame(before, after, np.dtype(dtype))).give(TokenBatch(ids, np.cumsum([0, *map(len, texts)])))
     assert given.tokens.dtype == np.dtype(dtype)
@@ -200,7 +191,6 @@ def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
 
 @given(histories(), feed_sizes)
 def test_documents_of_parts_are_those_of_the_whole(documents: list[Document], calls: list[int]) -> None:
-    """However a fetch is divided: offsets, tokens and metas go one behind the other."""
     bounds = np.minimum(np.cumsum([0, *calls, len(documents)]), len(documents)).tolist()
     one = TokenizedDocuments.concatenate([columns(documents[low:high], ()) for low, high in pairwise(bounds)])
     whole = columns(documents, ())

@@ -59,12 +59,7 @@ PAD = -1
 @pytest.mark.parametrize(
     ("parameters", "expected", "pieces", "filtered"),
     [
-        (
-            {},
-            [b"\1ab\2\3\3", b"\1abcd\2", b"\1abcd\2"],
-            [[(0, 0, 0), (4, 0, PAD)], [(0, 1, 0)], [(0, 2, 0)]],
-            {},
-        ),
+        ({}, [b"\1ab\2\3\3", b"\1abcd\2", b"\1abcd\2"], [[(0, 0, 0), (4, 0, PAD)], [(0, 1, 0)], [(0, 2, 0)]], {}),
         (
             {"long": "split"},
             [b"\1ab\2\3\3", b"\1abcd\2", b"\1efgh\2", b"\1abcd\2"],
@@ -86,7 +81,6 @@ def test_rows_by_hand(parameters: dict[str, str], expected: Any, pieces: Any, fi
 
 
 def test_the_totals_of_rows_say_what_is_left_out_and_divided() -> None:
-    """In documents and in ids."""
     assert milled(rows(6), TEXTS)[2]["packing"] == {"padding": 2, "shortened": 1, "left_out": 4}
     assert milled(rows(6, long="split"), ["abcdefghi"])[2]["packing"] == {"padding": 3, "cut": 1}
     left = milled(rows(6, long="split", short="drop"), ["abcdefghi"])
@@ -126,7 +120,6 @@ def test_what_no_chunk_holds_is_counted() -> None:
 def test_any_division_and_any_resume_gives_the_references_blocks(
     source: Source, records: list[Record], sizes: list[int], size: int, cut: int
 ) -> None:
-    """In the middle of a document as well: a message may end after any of its blocks."""
     recipe = source.recipes[0]
     blocks = source.blocks(recipe, records)
     whole = PartitionMill(source.stages, [source.chain(recipe, None, size)], source.skips)
@@ -150,7 +143,6 @@ def test_a_flush_is_counted_and_fills_nothing(source: Source, records: list[Reco
 
 
 def test_what_is_dropped_is_listed_with_what_else_is_rejected() -> None:
-    """In the order of offsets, with its reason in words."""
     source = make_source(rows(6, long="drop", short="drop"))
     mill = PartitionMill(source.stages, [source.chain(source.recipes[0])], list_rejected=True)
     found = mill.feed([text(0, "ab"), text(1, "abcd"), text(2, " "), text(3, "abcdefgh")]).rejected
@@ -219,7 +211,6 @@ def test_rows_are_what_the_tokenizer_library_truncates_and_pads(
 
 
 def mask_of(entry: bytes, row: int) -> list[int]:
-    """Return 1 where a row has a document's ids, as its pieces say."""
     pieces = decode_entry(entry)
     starts = [*(piece.start for piece in pieces), row]
     sizes = [stop - start for start, stop in pairwise(starts)]
@@ -227,7 +218,6 @@ def mask_of(entry: bytes, row: int) -> list[int]:
 
 
 def test_rows_without_room_for_a_text_are_refused() -> None:
-    """With the setting, and what to do."""
     draft, tokenizer = replace(RECIPE, packing="rows", block_tokens=2), KINDS["bert"][0].to_str().encode()
     with pytest.raises(SettingsError, match=r"^sequence_length = 2 leaves no room .* 3 or more"):
         complete(draft, TokenizerFile("bert", tokenizer), None, template="tokenizer")

@@ -25,7 +25,6 @@ def reason(step: Step, text: str, **fields: str) -> str:
 
 
 def changed(step: Step, text: str) -> str:
-    """Return the text as the step leaves it."""
     answer = step(Document(text))
     assert isinstance(answer, Document)
     return answer.text

@@ -33,19 +33,16 @@ from tokenmill.errors import PanicError, RecordError, SettingsError
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t \r\n", "\u3000\u00a0\u2028"])
 def test_nothing_but_white_space_is_empty(text: str) -> None:
-    """The reason is ``empty``."""
     assert NotEmpty()(Document(text, "id")) == Rejected("empty")
 
 
 @pytest.mark.parametrize("text", ["a", " a ", "\0", "\u200b", "\ufeff"])
 def test_anything_else_is_kept_as_it_is(text: str) -> None:
-    """Invisible characters are text, and white space around text stays."""
     assert NotEmpty()(Document(text, "id")) == Document(text, "id")
 
 
 @given(documents, st.integers(1, 20))
 def test_exactly_the_shorter_documents_are_filtered(document: Document, characters: int) -> None:
-    """Characters are counted, not bytes."""
     expected = Rejected("min_chars") if len(list(document.text)) < characters else document
     found = MinChars(characters)(document)
     assert found == expected
@@ -53,7 +50,6 @@ def test_exactly_the_shorter_documents_are_filtered(document: Document, characte
 
 
 def test_the_number_is_part_of_what_it_says_of_itself() -> None:
-    """Another number is another stream."""
     assert MinChars(3).describe() == {"name": "min_chars", "characters": 3}
 
 
@@ -62,7 +58,6 @@ forms = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
 
 @given(forms, documents)
 def test_only_the_text_is_normalised(form: Form, document: Document) -> None:
-    """As Python's own `unicodedata` has it; id and fields stay."""
     result = Normalize(form)(document)
     assert result == Document(unicodedata.normalize(form, document.text), document.id, document.fields)
 
@@ -81,7 +76,6 @@ runs = st.tuples(pieces, st.lists(st.sampled_from(MARKS), min_size=1, max_size=9
 @given(forms, st.lists(runs, max_size=4), pieces)
 @pytest.mark.slow
 def test_marks_in_a_row_are_put_in_order_as_python_does_it(form: Form, found: list[Any], end: str) -> None:
-    """However many there are, and whatever is before and after them."""
     text = "".join(piece + ("".join(marks) * count)[:count] for piece, marks, count in found) + end
     document = Document(text)
     right = unicodedata.normalize(form, text)
@@ -112,7 +106,6 @@ LONG = "a" * (SLICE_CHARACTERS + 1)
 
 
 def test_the_limit_is_that_of_the_normalized_text() -> None:
-    """In bytes of UTF-8, whatever the text has by itself; the document is not changed."""
     step = NormalizedLength(3 * len(LONG), lambda text: text.replace("a", "\ufdfa"))
     document = Document(LONG, 7)
     assert step(document) is document
@@ -123,7 +116,6 @@ def test_the_limit_is_that_of_the_normalized_text() -> None:
 
 
 def test_without_a_normalizer_it_is_the_text_that_counts() -> None:
-    """The recipe's own normalizing has made it long before."""
     step = NormalizedLength(len(LONG) + 1)
     assert step(Document(LONG + "a")).text == LONG + "a"
     with pytest.raises(RecordError, match=NORMALIZED_TOO_LARGE):
@@ -162,8 +154,6 @@ def test_texts_are_normalized_in_slices() -> None:
 
 @pytest.mark.parametrize("error", [PanicError("tokenizers panicked"), ValueError("no")])
 def test_a_normalizer_that_fails_is_a_tokenizer_that_fails(error: Exception) -> None:
-    """On this text; no memory is no answer."""
-
     def normalize(_: str) -> str:
         raise error
 
@@ -198,7 +188,6 @@ def test_limit_follows_the_longest_text(most: int, limit: int) -> None:
     ],
 )
 def test_a_text_outside_a_bound_is_filtered_out(values: dict[str, Any], text: str, wanted: str) -> None:
-    """For the first bound that it is not within: characters, words, lines."""
     assert reason(opened("length", **values), text) == wanted
 
 
@@ -216,7 +205,6 @@ def _kept(step: Step, count: int = 2000) -> set[int]:
 
 
 def test_about_the_share_is_kept_and_a_larger_share_keeps_all_of_a_smaller_one() -> None:
-    """So a sample can grow."""
     small, large = _kept(opened("sample", rate=0.1)), _kept(opened("sample", rate=0.3))
     assert 150 < len(small) < 250
     assert 520 < len(large) < 680
@@ -232,7 +220,6 @@ def test_the_choice_stays_what_it_is() -> None:
 
 
 def test_the_id_decides_or_the_text() -> None:
-    """The text where there is no id, or where that is asked for."""
     by_id, by_text = opened("sample"), opened("sample", by="content")
     same_id = {isinstance(by_id(Document(f"{n}", "name")), Rejected) for n in range(64)}
     assert len(same_id) == 1
@@ -242,6 +229,5 @@ def test_the_id_decides_or_the_text() -> None:
 
 
 def test_a_rate_that_is_no_share_is_refused() -> None:
-    """A percentage, perhaps."""
     with pytest.raises(SettingsError, match=r"rate = 5\.0: a share is from 0 to 1"):
         opened("sample", rate=5)

@@ -10,7 +10,6 @@ from tokenmill.documents import Document
 
 @given(st.lists(st.integers(190, 210), max_size=8), st.sampled_from(["\n", "\n\n", "\r\n"]))
 def test_three_lines_of_two_hundred_characters_are_enough(lengths: list[int], end: str) -> None:
-    """By the third longest line."""
     lines = ["é" * length + end[:-1] for length in lengths]
     document = Document("\n".join(lines), None, {})
     third = sorted((len(line) for line in document.text.split("\n")), reverse=True)[2:3]
@@ -19,5 +18,4 @@ def test_three_lines_of_two_hundred_characters_are_enough(lengths: list[int], en
 
 
 def test_other_line_ends_do_not_end_a_paragraph() -> None:
-    """A line feed alone does."""
     assert isinstance(C4Paragraph()(Document("\r".join(["x" * 200] * 3), None, {})), Rejected)

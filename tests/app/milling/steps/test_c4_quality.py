@@ -43,12 +43,10 @@ def outcome(step: C4Quality, text: str) -> str:
     ],
 )
 def test_each_rule_for_lines(more: str, left: str) -> None:
-    """With the defaults, behind five good lines."""
     assert outcome(C4Quality(), FIVE + more) == left
 
 
 def test_too_few_sentences_are_left() -> None:
-    """Five are enough, of one line or more."""
     assert outcome(C4Quality(), FIVE.replace(".\n", ". ")) == FIVE.replace(".\n", ". ")
     assert outcome(C4Quality(), FIVE[:-1]) == "<too_few_sentences>"
     assert outcome(C4Quality(min_num_sentences=4), FIVE[:-1]) == FIVE[: FIVE.rindex("\n")]
@@ -70,14 +68,12 @@ def test_too_few_sentences_are_left() -> None:
     ],
 )
 def test_each_rule_can_be_left_out(parameter: str, value: int, line: str) -> None:
-    """Then the line stays."""
     text = f"{FIVE}\n{line}"
     assert outcome(C4Quality(), text) != text
     assert outcome(C4Quality(**{parameter: value}), text) == text  # type: ignore[arg-type]
 
 
 def test_sentences_can_be_looked_at_instead_of_lines() -> None:
-    """They are joined by spaces."""
     text = "One is here. Two is\nhere. No. Three is here! Four is here? Five is here. six is not"
     left = "One is here. Two is\nhere. Three is here! Four is here? Five is here."
     assert outcome(C4Quality(split_paragraph=False), text) == left
@@ -85,7 +81,6 @@ def test_sentences_can_be_looked_at_instead_of_lines() -> None:
 
 @given(curious_texts)
 def test_what_is_left_are_lines_of_the_text(text: str) -> None:
-    """In their order, and no text raises an error; what is left is left again."""
     step = C4Quality(min_num_sentences=1, remove_citations=False, filter_curly_bracket=False)
     answer = step(Document(text, None, {}))
     lines = [line.strip() for line in text.splitlines()]
@@ -104,7 +99,6 @@ def test_what_is_left_are_lines_of_the_text(text: str) -> None:
 
 
 def test_id_and_fields_stay() -> None:
-    """And a document that stays as it is, is itself."""
     changed = C4Quality()(Document(f"{FIVE}\nno", 7, {"a": 1}))
     assert changed == Document(FIVE, 7, {"a": 1})
     same = Document(FIVE, 7, {"a": 1})

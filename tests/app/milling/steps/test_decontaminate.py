@@ -16,7 +16,6 @@ QUESTION = "How many loaves does the miller bake when each of his seven sons eat
 
 
 def test_a_run_of_thirteen_words_is_enough(tmp_path: Path) -> None:
-    """Whatever stands between the words, and around them."""
     (tmp_path / "evaluation.txt").write_text(f"{QUESTION}\nshort\n")
     step = opened("decontaminate", texts=str(tmp_path / "evaluation.txt"))
     words = QUESTION.upper().split()
@@ -27,7 +26,6 @@ def test_a_run_of_thirteen_words_is_enough(tmp_path: Path) -> None:
 
 
 def test_texts_may_be_json_objects_and_some_matches_allowed(tmp_path: Path) -> None:
-    """Each text in an object counts by itself."""
     value = {"question": "one two three", "choices": ["four five six", {"text": "seven eight nine"}], "answer": 2}
     (tmp_path / "evaluation.jsonl").write_text(json.dumps(value) + "\n{no json at all\n")
     step = opened("decontaminate", texts=str(tmp_path / "evaluation.jsonl"), n_grams=3, max_matches=1)
@@ -38,7 +36,6 @@ def test_texts_may_be_json_objects_and_some_matches_allowed(tmp_path: Path) -> N
 
 
 def test_only_hashes_travel(tmp_path: Path) -> None:
-    """Eight bytes a run, each once, in order."""
     made = Decontaminate.list_form(b"a b c\na b c d\n", {"n_grams": 3})
     assert len(made) == 16
     assert list(np.frombuffer(made, "<u8")) == sorted(np.frombuffer(made, "<u8"))
@@ -51,7 +48,6 @@ def test_only_hashes_travel(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(["a", "b", "é"]), max_size=12), st.integers(1, 4))
 def test_equal_runs_have_equal_hashes_and_others_have_others(words: list[str], size: int) -> None:
-    """The order of their words counts."""
     runs = [tuple(words[at : at + size]) for at in range(len(words) - size + 1)]
     hashes = run_hashes(words, size).tolist()
     assert len(hashes) == len(runs)

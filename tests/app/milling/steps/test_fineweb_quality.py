@@ -30,7 +30,6 @@ def looser(**bounds: float) -> FinewebQuality:
     ],
 )
 def test_each_rule_has_a_reason(text: str, expected: str) -> None:
-    """With the defaults."""
     assert reason(FinewebQuality(), text) == expected
 
 
@@ -44,7 +43,6 @@ def test_each_rule_has_a_reason(text: str, expected: str) -> None:
     ],
 )
 def test_a_bound_itself_is_within(name: str, bound: float, beyond: float, text: str, expected: str) -> None:
-    """And the next one filters the text out."""
     assert reason(looser(**{name: bound}), text) == ""
     assert reason(looser(**{name: beyond}), text) == expected
 
@@ -55,14 +53,12 @@ def test_a_text_of_the_one_word_that_is_left_out_has_a_verdict() -> None:
 
 
 def test_texts_without_any_punctuation_can_be_kept() -> None:
-    """Those with a little are not."""
     step = FinewebQuality(line_punct_exclude_zero=True)
     assert reason(step, LONG) == ""
     assert reason(step, "\n".join([f"{LONG}."] + [f"{LONG} {number}" for number in range(9)])) == "line_punct_ratio"
 
 
 def test_what_ends_a_sentence_can_be_named() -> None:
-    """Instead of the terminal punctuation of all scripts."""
     assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG};") == ""
     assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG} end") == ""
     assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG}.") == "line_punct_ratio"

@@ -30,12 +30,10 @@ STEP = FixUnicode()
     ],
 )
 def test_text_is_repaired(text: str, wanted: str) -> None:
-    """Typography stays."""
     assert changed(STEP, text) == wanted
 
 
 def test_parameters_are_ftfys() -> None:
-    """Each can be asked for."""
     assert changed(opened("fix_unicode", uncurl_quotes=True, fix_latin_ligatures=True), "“ﬁ”") == '"fi"'
     assert changed(opened("fix_unicode", normalization="NFC"), "e\u0301") == "\u00e9"
 
@@ -47,8 +45,6 @@ def test_what_is_not_looked_at_would_not_change(text: str) -> None:
 
 
 def test_a_text_over_which_ftfy_raises_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a dead letter."""
-
     def broken(*_: object) -> str:
         raise ValueError("its own words")
 

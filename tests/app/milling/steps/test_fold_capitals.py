@@ -27,7 +27,6 @@ def test_a_text_is_folded_where_most_letters_are_capitals(text: str, small: str)
 
 @given(st.text())
 def test_folding_changes_case_alone_and_nothing_twice(text: str) -> None:
-    """So a text keeps its length, and all that is not a letter with a case."""
     once = folded(text)
     assert len(once) == len(text)
     assert folded(once) == once

@@ -38,7 +38,6 @@ NO_BOUNDS = dict.fromkeys((field.name for field in fields(GopherQuality) if fiel
 )
 @pytest.mark.cases(5)
 def test_each_rule_has_a_reason(text: str, expected: str) -> None:
-    """With the defaults."""
     assert reason(GopherQuality(), text) == expected
 
 
@@ -58,7 +57,6 @@ def test_each_rule_has_a_reason(text: str, expected: str) -> None:
     ],
 )
 def test_a_bound_itself_is_within(name: str, bound: float, beyond: float, text: str, expected: str) -> None:
-    """And the next one filters the text out; no other bound is looked at."""
     assert reason(GopherQuality(**(NO_BOUNDS | {name: bound})), text) == ""  # type: ignore[arg-type]
     assert reason(GopherQuality(**(NO_BOUNDS | {name: beyond})), text) == f"gopher_{expected}"  # type: ignore[arg-type]
 

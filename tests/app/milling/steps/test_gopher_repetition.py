@@ -41,7 +41,6 @@ def counted(**bounds: object) -> GopherRepetition:
     ],
 )
 def test_each_rule_has_a_reason(text: str, expected: str) -> None:
-    """With the defaults."""
     assert reason(GopherRepetition(), text) == expected
 
 
@@ -57,14 +56,12 @@ def test_each_rule_has_a_reason(text: str, expected: str) -> None:
     ],
 )
 def test_a_bound_of_lines_itself_is_within(name: str, ratio: float, text: str) -> None:
-    """And a little less filters the text out."""
     assert reason(counted(**{name: ratio}), text) == ""
     assert reason(counted(**{name: ratio - 1e-9}), text) == name
 
 
 @pytest.mark.parametrize("n", range(2, 11))
 def test_a_bound_of_sequences_itself_is_within(n: int) -> None:
-    """Of the most frequent one, and of those that occurred before."""
     text = " ".join([*(f"w{number}" for number in range(n))] * 2)
     sequence = " ".join(f"w{number}" for number in range(n))
     ratio = 2 * len(sequence) / len(text)
@@ -80,7 +77,6 @@ words = st.lists(st.sampled_from(["a", "b", "ab", "ba", "語"]), max_size=40).ma
 
 @given(words, st.integers(1, 6))
 def test_repeated_sequences_are_those_that_begin_behind_the_last_one(words: tuple[str, ...], n: int) -> None:
-    """By looking back from each place, over all places that were begun at."""
     begun: list[int] = []
     characters = at = 0
     while at <= len(words) - n:
@@ -96,7 +92,6 @@ def test_repeated_sequences_are_those_that_begin_behind_the_last_one(words: tupl
 
 @given(words, st.integers(1, 6))
 def test_the_first_of_the_most_frequent_sequences_counts(words: tuple[str, ...], n: int) -> None:
-    """Found by sorting."""
     sequences = [" ".join(words[at : at + n]) for at in range(len(words) - n + 1)]
     best = min(sequences, key=lambda one: (-sequences.count(one), sequences.index(one)), default="")
     assert top_sequence_characters(words, n) == len(best) * sequences.count(best)
@@ -104,7 +99,6 @@ def test_the_first_of_the_most_frequent_sequences_counts(words: tuple[str, ...],
 
 @given(st.lists(st.text(max_size=2)))
 def test_what_occurred_before_counts_each_time(items: list[str]) -> None:
-    """All but the first of each."""
     counts = Counter(items)
     assert repetitions(items) == (
         len(items) - len(counts),
@@ -113,13 +107,11 @@ def test_what_occurred_before_counts_each_time(items: list[str]) -> None:
 
 
 def test_sequences_are_compared_as_they_are_joined() -> None:
-    """As datatrove has it."""
     assert repeated_sequence_characters(("ab", "c", "a", "bc"), 2) == 3
     assert top_sequence_characters(("ab", "c", "a", "bc"), 2) == 4
 
 
 @pytest.mark.parametrize("n", [0, -1, 33])
 def test_sequences_have_a_length_that_can_be_counted(n: int) -> None:
-    """The message says which parameter."""
     with pytest.raises(ValueError, match="top_n_grams has sequences of"):
         GopherRepetition(top_n_grams=((n, 0.1),))

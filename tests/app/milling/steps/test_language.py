@@ -16,7 +16,6 @@ GERMAN = "Die Mühle mahlt das Korn, das die Bauern bringen, und das Mehl wird i
 
 
 def test_texts_in_other_languages_are_filtered_out() -> None:
-    """And those that are in none clearly."""
     step = opened("language", languages=["en"])
     assert reason(step, PLAIN * 3) == ""
     assert reason(step, GERMAN * 3) == "other_language"
@@ -55,7 +54,6 @@ def test_a_settled_recipe_keeps_the_rules_that_it_has() -> None:
 
 
 def test_fields_are_set_that_the_stream_carries() -> None:
-    """None where it carries none, so that no document changes."""
     document = Document(GERMAN * 3, 7, {"label": "x"})
     both = opened("language", metadata_fields=("label", "language_score", "language"))(document)
     assert isinstance(both, Document)
@@ -66,7 +64,6 @@ def test_fields_are_set_that_the_stream_carries() -> None:
 
 
 def test_fields_stay_within_their_limit() -> None:
-    """As if the producer had sent them."""
     step = LanguageStep().within(("language", "label"), Limits(1000, 20, 20))
     with pytest.raises(RecordError) as caught:
         step(Document(PLAIN, None, {"label": "long"}))
@@ -74,7 +71,6 @@ def test_fields_stay_within_their_limit() -> None:
 
 
 def test_the_beginning_decides() -> None:
-    """Its first characters alone where they are clear; what is behind it, never."""
     step = opened("language", languages=["de"], beginning=400)
     assert reason(step, GERMAN * 5 + PLAIN * 50) == ""
     longer = opened("language", languages=["de"], beginning=4000)
@@ -84,14 +80,12 @@ def test_the_beginning_decides() -> None:
 
 
 def test_the_model_is_described() -> None:
-    """By its hash: another one gives other answers."""
     said = opened("language").describe()
     assert said["model_sha256"] == "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
     assert said["fasttext_predict"]
 
 
 def test_the_codes_are_those_of_the_model() -> None:
-    """All of them, none more."""
     assert {label.removeprefix("__label__") for label in read_model(model_file())[1]} == CODES
 
 
@@ -105,6 +99,5 @@ def test_the_codes_are_those_of_the_model() -> None:
     ],
 )
 def test_wrong_values_are_named(values: dict[str, Any], named: str) -> None:
-    """With what is allowed."""
     with pytest.raises(SettingsError, match=rf"^step 1 \(language\): {named}"):
         opened("language", **values)

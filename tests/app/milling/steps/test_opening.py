@@ -38,7 +38,6 @@ def test_steps_are_applied_in_their_order() -> None:
 
 
 def test_the_list_of_steps_stands_between_the_function_and_the_filters_of_all() -> None:
-    """In its order, and with its lists."""
     pipeline = ({"name": "fix_unicode"}, {"name": "length", "max_words": 2}, {"name": "words", "words": "sha256:ab"})
     recipe = replace(DRAFT, normalize="NFC", min_chars=1, function=f"{HERE}:shouted", pipeline=pipeline)
     steps = open_steps(recipe, {"ab": b"bad\n"})
@@ -49,7 +48,6 @@ def test_the_list_of_steps_stands_between_the_function_and_the_filters_of_all() 
 
 @pytest.mark.parametrize(("settings", "named"), [({"normalize": "nfc"}, "normalize"), ({"min_chars": -1}, "min_chars")])
 def test_wrong_settings_are_named(settings: dict[str, object], named: str) -> None:
-    """The message begins with the setting to change."""
     with pytest.raises(SettingsError, match=f"^{named} = "):
         _through("text", **settings)
 
@@ -59,7 +57,6 @@ def _opened(function: str) -> Step:
 
 
 def test_a_function_changes_text_id_and_carried_fields() -> None:
-    """What the stream does not carry is dropped."""
     step = _opened("shouted")
     assert step(Document("abc", 1, {})) == Document("ABC", 1, {"label": "loud"})
 
@@ -73,7 +70,6 @@ def test_path_and_version_are_what_it_says_of_itself() -> None:
     ("text", "reason"), [("spam", "spam"), ("undeclared", "rejected"), ("odd", "rejected"), ("none", "rejected")]
 )
 def test_only_declared_reasons_come_out(text: str, reason: str) -> None:
-    """Anything else, None included, is ``rejected``."""
     step = _opened("picky")
     assert step(Document(text)) == Rejected(reason)
     assert step(Document("other")) == Document("other")
@@ -81,7 +77,6 @@ def test_only_declared_reasons_come_out(text: str, reason: str) -> None:
 
 @pytest.mark.parametrize(("text", "shown"), [("it", "ValueError: cannot do it"), ("unspeakable", "UnspeakableError")])
 def test_what_it_raises_is_a_dead_letter(text: str, shown: str) -> None:
-    """With the exception's type and message, even if that has none to show."""
     with pytest.raises(RecordError, match=f"function_failed: .*{shown}"):
         _opened("failing")(Document(text))
 
@@ -96,7 +91,6 @@ def test_a_dead_letter_shows_untrusted_text_escaped_and_cut() -> None:
 
 @pytest.mark.parametrize("text", list(user_functions.ANSWERS))
 def test_what_is_no_document_never_gets_out_of_it(text: str) -> None:
-    """Wrong types, lone surrogates, and parts over their limits."""
     expected = {"long text": "too_large", "long id": "id_too_long", "long field": "fields_too_long"}
     with pytest.raises(RecordError) as caught:
         _opened("wrong")(Document(text))
@@ -117,7 +111,6 @@ def test_what_is_no_document_never_gets_out_of_it(text: str) -> None:
     ],
 )
 def test_a_function_that_cannot_be_used_is_refused_at_start(path: str, message: str) -> None:
-    """The message names the setting and what to do."""
     with pytest.raises(SettingsError, match=f"^function = .*{re.escape(message)}"):
         open_steps(replace(DRAFT, function=path))
 

@@ -48,7 +48,6 @@ def _opened(name: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_says_what_it_is(name: str, tmp_path: Path) -> None:
-    """Its name, and the version of its rules."""
     step = _opened(name, tmp_path)
     assert step.name == name
     said = step.describe()
@@ -59,7 +58,6 @@ def test_a_step_says_what_it_is(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_texts_that_make_rules_explode_have_answers(name: str, tmp_path: Path) -> None:
-    """The same alone and among others; reasons are names of counters."""
     step = _opened(name, tmp_path)
     documents = [
         Document(text, number, {"url": "http://a.b/c"}) for number, text in enumerate(odd_texts(20_000).values())
@@ -82,7 +80,6 @@ Visitors who ask to be shown the great wheel are given warm soup first, then a l
 
 
 def test_names_stand_for_steps() -> None:
-    """Of profiles and of steps, between tables."""
     steps = spelled_out(["sample", "gopher", {"name": "length", "min_words": 3}])
     assert [step["name"] for step in steps] == ["sample", "gopher_repetition", "gopher_quality", "length"]
     with pytest.raises(SettingsError, match=r"'fineweb' is no profile and no step \(did you mean fineweb-2024\?\)"):
@@ -123,7 +120,6 @@ def verdict(steps: Sequence[Step], text: str) -> str:
 
 
 def test_finewebs_order_is_kept() -> None:
-    """Repetition, quality, C4 without its rule for line ends, FineWeb's own, personal data."""
     steps = open_pipeline(PROFILES["fineweb-2024"].steps, limits=LIMITS)
     names = [step.name for step in steps]
     assert names == ["gopher_repetition", "gopher_quality", "c4_quality", "fineweb_quality", "replace_pii"]
@@ -134,14 +130,12 @@ def test_finewebs_order_is_kept() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_written_out_is_the_profile(name: str) -> None:
-    """Pasted into the settings, it makes the same recipe."""
     written = steps_as_toml(PROFILES[name].steps)
     assert canonical_entries(tomllib.loads(written)["steps"]) == PROFILES[name].steps
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_every_parameter_of_a_step_stands_there(name: str) -> None:
-    """With its value, or as a comment where it has none."""
     written = steps_as_toml([{"name": name}])
     (entry,) = tomllib.loads(written)["steps"]
     for parameter in parameters_of(STEPS[name]):
@@ -151,12 +145,10 @@ def test_every_parameter_of_a_step_stands_there(name: str) -> None:
 
 @given(st.recursive(st.text(st.characters(codec="utf-8")) | st.booleans() | st.integers(-(2**63), 2**63 - 1), st.lists))
 def test_values_read_back_equal(value: Any) -> None:
-    """Whatever characters a text has."""
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
 
 
 def test_equal_steps_are_written_alike() -> None:
-    """A default is left out, said or not, and a number is one however it is written."""
     written = canonical_entries([{"name": "sample", "rate": 1, "seed": 0}, {"name": "words", "words": ("a",)}])
     assert written == ({"name": "sample", "rate": 1.0}, {"name": "words", "words": ["a"]})
     assert canonical_entries(written) == written
@@ -178,7 +170,6 @@ def test_equal_steps_are_written_alike() -> None:
     ],
 )
 def test_a_step_that_cannot_be_is_named_by_its_number(entry: Any, said: str) -> None:
-    """And what it should be."""
     with pytest.raises(SettingsError, match=f"^{said}"):
         canonical_entries([{"name": "sample"}, entry])
 
@@ -209,7 +200,6 @@ def test_a_list_is_named_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_list_is_named(tmp_path: Path) -> None:
-    """With its parameter."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match=r"step 1 \(words\): words: .*binary cannot be used: .*utf-8"):
         read_pipeline([{"name": "words", "words": str(tmp_path / "binary")}])

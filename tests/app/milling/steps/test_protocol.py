@@ -45,7 +45,6 @@ STEPS = open_steps(DRAFT)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 @given(written=st.lists(texts | st.text(" \n\u0301e\u212bab@.c&", max_size=8), max_size=6))
 def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written: list[str]) -> None:
-    """In ascending order; what is left out stays as it is."""
     documents = [Document(text, number, {"url": f"http://{text}"}) for number, text in enumerate(written)]
     columns = DocumentColumns.of(documents)
     answers = list(step.many(columns))
@@ -67,7 +66,6 @@ def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written
     ],
 )
 def test_what_decided_is_told(name: str, values: dict[str, Any], text: str, detail: str) -> None:
-    """For people."""
     answer = opened(name, **values)(Document(text))
     assert isinstance(answer, Rejected)
     assert answer.detail == detail
@@ -89,7 +87,6 @@ def test_a_filter_of_english_describes_parameters_and_words(name: str, parameter
 
 
 def test_what_a_step_raises_is_an_answer() -> None:
-    """For that document alone."""
     raised = RecordError("odd", "so it is")
 
     def refusing(document: Document) -> Document:
@@ -104,7 +101,6 @@ def test_what_a_step_raises_is_an_answer() -> None:
 
 
 def test_later_steps_of_a_name_are_numbered() -> None:
-    """The first keeps the name."""
     assert step_labels(["regex", "words", "regex", "regex"]) == ("regex", "words", "regex_2", "regex_3")
 
 

@@ -21,12 +21,10 @@ from tokenmill.errors import SettingsError
     ],
 )
 def test_documents_are_filtered_by_a_pattern(values: dict[str, Any], text: str, wanted: str) -> None:
-    """In which it is found, or in which it is not."""
     assert reason(opened("regex", **values), text) == wanted
 
 
 @pytest.mark.parametrize("pattern", ["(a", r"(a)\1", "(?=a)", "a{1001}"])
 def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
-    """And one that could make matching explode."""
     with pytest.raises(SettingsError, match=r"^step 1 \(regex\): regex_exp = .* is no pattern of RE2: "):
         opened("regex", regex_exp=pattern)

@@ -28,7 +28,6 @@ EMAIL, ADDRESS = "email@example.com", "22.214.171.124"
     | st.lists(st.sampled_from(["a@b.c", ".", "-", "@", "é", "x", "[1.2.3.4]"])).map("".join)
 )
 def test_what_datatroves_pattern_finds_is_replaced(text: str) -> None:
-    """No more, and no less."""
     assert changed(ReplacePii(remove_ips=False), text) == EMAILS.sub(EMAIL, text)
 
 
@@ -74,6 +73,5 @@ def test_addresses_of_private_networks_stay(written: str, public: object) -> Non
 
 
 def test_the_answer_depends_on_the_document_alone() -> None:
-    """Each address gets the same replacement, however many come."""
     step = opened("replace_pii", email_replacement="<mail>", ip_replacement="<ip>")
     assert [changed(step, "a@b.org c@d.org 8.8.8.8") for _ in range(2)] == ["<mail> <mail> <ip>"] * 2

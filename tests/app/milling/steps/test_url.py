@@ -31,7 +31,6 @@ from tokenmill.errors import SettingsError
     ],
 )
 def test_an_address_is_looked_up(values: dict[str, Any], url: str, wanted: str) -> None:
-    """In each list in turn."""
     assert reason(opened("url", metadata_fields=("url",), **values), "text", url=url) == wanted
 
 

@@ -22,13 +22,11 @@ from tokenmill.errors import SettingsError
     ],
 )
 def test_one_word_or_phrase_is_enough(text: str, wanted: object) -> None:
-    """In any spelling with capitals, with whatever punctuation."""
     step = opened("words", words=["bad", "Worse than all"])
     assert reason(step, text) == ("document_removed_with_badwords" if wanted else "")
 
 
 def test_a_share_of_words_may_be_allowed() -> None:
-    """All words of a phrase count."""
     step = opened("words", words=["bad", "very very bad"], max_share=0.5)
     assert reason(step, "bad good") == ""
     assert reason(step, "very very bad bad good good good") != ""
@@ -47,7 +45,6 @@ def test_a_list_may_be_a_file(tmp_path: Path) -> None:
 
 
 def test_lists_that_are_none_are_refused(tmp_path: Path) -> None:
-    """Without a word, or with a sentence."""
     with pytest.raises(SettingsError, match=r"step 1 \(words\): words: it has no word"):
         opened("words", words=["--"])
     with pytest.raises(SettingsError, match="more than 8 words"):

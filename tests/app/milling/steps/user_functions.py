@@ -7,7 +7,6 @@ from tokenmill.documents import Document
 
 
 def shouted(document: Document) -> Document:
-    """Return the document in capitals, with a field more."""
     return Document(document.text.upper(), document.id, {**document.fields, "label": "loud", "secret": "dropped"})
 
 
@@ -15,7 +14,6 @@ shouted.version = "3"  # type: ignore[attr-defined]
 
 
 def picky(document: Document) -> Document | str | None:
-    """Return a reason, None, or the document."""
     return {"spam": "spam", "undeclared": "some_reason", "odd": "Not A Reason!", "none": None}.get(
         document.text, document
     )
@@ -32,14 +30,12 @@ class UnspeakableError(Exception):
 
 
 def failing(document: Document) -> Document:
-    """Fail in a way that the text names."""
     if document.text == "unspeakable":
         raise UnspeakableError
     raise ValueError(f"cannot do {document.text}")
 
 
 def careful(document: Document) -> Document:
-    """Fail over spam alone."""
     return failing(document) if document.text == "spam" else document
 
 
@@ -61,7 +57,6 @@ ANSWERS = {
 
 
 def wrong(document: Document) -> object:
-    """Return what is no document, or one over the limits."""
     return ANSWERS[document.text]
 
 
@@ -86,7 +81,6 @@ A_CONSTANT = 5
 
 
 def tokenizing(document: Document) -> Document:
-    """Return how many tokens the text has, if native code does not panic over it."""
     return Document(str(len(Tokenizer.from_str(panicking().decode()).encode(document.text).ids)))
 
 

@@ -23,7 +23,6 @@ from tokenmill.errors import SettingsError
 
 
 def main(folder: Path) -> None:
-    """Print the version of the library, and the answers for each file."""
     files = {path.stem: path.read_bytes() for path in sorted(folder.glob("*.json"))}
     print(json.dumps({"version": tokenizers.__version__} | {name: _answers(files[name]) for name in files}))  # noqa: T201
 

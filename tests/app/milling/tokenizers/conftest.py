@@ -23,7 +23,6 @@ def byte_level() -> bytes:
 
 @pytest.fixture(scope="session")
 def byte_level_engine(byte_level: bytes) -> Engine:
-    """Return its engine."""
     return open_engine(TokenizerFile("byte level", byte_level))
 
 
@@ -64,6 +63,5 @@ def words(**changed: Any) -> bytes:
 
 @pytest.fixture
 def words_folder(tmp_path: Path) -> Path:
-    """Return a folder as a model's is, with the tokenizer of `words` in it."""
     (tmp_path / "tokenizer.json").write_bytes(words())
     return tmp_path

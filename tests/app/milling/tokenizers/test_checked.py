@@ -43,7 +43,6 @@ class Wrong:
     seen: list[str] = field(default_factory=list)
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return ids that are mostly right."""
         self.seen += texts
         batch = self.right.encode(texts)
         ids = batch.ids.copy()
@@ -54,7 +53,6 @@ class Wrong:
 
 
 def encoder(encode: Callable[[Sequence[str]], TokenBatch]) -> Any:
-    """Return a fast encoder that does this."""
     return SimpleNamespace(encode=encode)
 
 
@@ -71,7 +69,6 @@ def failing_over(part: str, encode: Callable[[Sequence[str]], TokenBatch]) -> An
 
 @pytest.fixture(scope="module")
 def reference(byte_level: bytes) -> HuggingFace:
-    """Return the engine that says what is right."""
     return HuggingFace(byte_level)
 
 
@@ -83,7 +80,6 @@ def test_engine_that_differs_on_the_probe_text_is_refused(reference: HuggingFace
 
 
 def test_sampled_text_with_other_ids_stops_the_batch(reference: HuggingFace) -> None:
-    """Whichever batch the text comes in."""
     fast = Wrong(reference, "document")
     checked = Checked("fast", fast, reference)
     chosen = sampled(fast.encode(TEXTS))
@@ -96,7 +92,6 @@ def test_sampled_text_with_other_ids_stops_the_batch(reference: HuggingFace) -> 
 
 @pytest.mark.slow
 def test_other_texts_are_not_compared(reference: HuggingFace) -> None:
-    """They have the fast engine's ids, right or wrong: a sample is a sample."""
     fast = Wrong(reference, "document")
     checked = Checked("fast", fast, reference)
     chosen = set(sampled(fast.encode(TEXTS)))
@@ -151,7 +146,6 @@ def test_ids_that_are_used_are_those_that_are_compared(reference: HuggingFace, m
 
 
 def test_everything_but_encoding_is_the_references(reference: HuggingFace) -> None:
-    """Name, size, ids by name and text for people."""
     checked = Checked("fast", Wrong(reference), reference)
     assert (checked.kind, checked.vocabulary_size) == ("fast", reference.vocabulary_size)
     assert checked.token_id("<|endoftext|>") == reference.token_id("<|endoftext|>")
@@ -163,7 +157,6 @@ def test_everything_but_encoding_is_the_references(reference: HuggingFace) -> No
     ("one", "other", "at"), [([], [], None), ([1], [1], None), ([1], [2], 0), ([1, 2], [1], 1), ([1], [1, 2], 1)]
 )
 def test_first_difference(one: list[int], other: list[int], at: int | None) -> None:
-    """An end that comes earlier is a difference, too."""
     assert first_difference(np.array(one, np.uint32), np.array(other, np.uint32)) == at
 
 
@@ -217,7 +210,6 @@ def test_batch_without_one_is_the_fast_encoders() -> None:
     ],
 )
 def test_texts_with_characters_of_the_newest_unicode_are_told_apart(text: str, new: bool) -> None:  # noqa: FBT001
-    """Their first and last code points are, and their neighbours are not."""
     assert has_new_characters(text) is new
 
 
@@ -233,7 +225,6 @@ def test_names_of_added_tokens_beside_other_than_ascii_are_left_to_the_reference
 
 
 def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.LogCaptureFixture) -> None:
-    """In a batch, and by itself; the others stay with the fast one, and the log tells."""
     spelled = Spelled(failing_over("b", look_up), HuggingFace(words()))
     batch = spelled.encode(["a", "a b", "b", "a a"])
     assert [ids.tolist() for ids in batch] == [[1], [1, 2], [2], [1, 1]]
@@ -243,7 +234,6 @@ def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.L
 
 
 def test_text_on_which_both_fail_is_refused() -> None:
-    """As the reference refuses it."""
     never = encoder(Mock(side_effect=PanicError("not even one")))
     assert set(Spelled(never, HuggingFace(panicking())).encode(["one", HARMFUL]).failed) == {1}
 
@@ -270,7 +260,6 @@ BYTES = open_engine(TokenizerFile(RAW_BYTES, None))
 
 
 def cutting(is_wrong: Callable[[str], bool]) -> Any:
-    """Return an encoder of raw bytes that loses the last one of texts of which this is true."""
     return encoder(lambda texts: BYTES.encode([text[:-1] if is_wrong(text) else text for text in texts]))
 
 
@@ -287,7 +276,6 @@ def cutting(is_wrong: Callable[[str], bool]) -> Any:
     ids=["given text", "odd character", "added token", "white space", "Greek", "long word"],
 )
 def test_a_difference_is_found_and_shrunk(is_wrong: Callable[[str], bool], shortest: str | None) -> None:
-    """In the text given, in a special token's name, in a category of Unicode, in white space, in a long word."""
     found = find_differences(
         cutting(is_wrong), BYTES, ["the quick brown fox jumps"], ["<pad>"], lambda tried: tried > 1e5
     )
@@ -314,7 +302,6 @@ def test_engines_that_agree_are_tried_until_it_is_enough() -> None:
 
 
 def test_every_wrong_text_of_a_batch_is_named() -> None:
-    """One difference does not hide another."""
     found = find_differences(cutting(bool), BYTES, ["a"], [], lambda _: False)
     assert next(found).text == "a"
     assert all(len(difference.text) == 1 for difference in islice(found, 20))

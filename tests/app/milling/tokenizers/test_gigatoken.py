@@ -20,7 +20,6 @@ def _with(content: bytes, **changed: object) -> bytes:
 
 
 def test_ids_are_those_of_tokenizers(byte_level: bytes) -> None:
-    """On the probe text, in one batch and one by one."""
     right = HuggingFace(byte_level).encode(PROBE)
     engine = Gigatoken(byte_level)
     batch = engine.encode(PROBE)
@@ -45,7 +44,6 @@ def test_threads_share_an_engine(byte_level: bytes) -> None:
 
 
 def test_what_a_file_says_of_padding_truncation_and_dropout_is_left_out(byte_level: bytes) -> None:
-    """The ids are a function of the text."""
     tokenizer = Tokenizer.from_str(byte_level.decode())
     tokenizer.enable_padding(length=50)
     tokenizer.enable_truncation(3)
@@ -67,7 +65,6 @@ def test_normalizers_are_those_of_tokenizers(byte_level: bytes, form: str) -> No
 
 
 def test_kind_that_it_cannot_do_is_left_to_tokenizers() -> None:
-    """By itself with the reason, or with an error if the engine was asked for."""
     engine, refused = choose_engine(TokenizerFile("words", words()))
     assert engine.kind == "tokenizers"
     assert refused.startswith("gigatoken cannot do this tokenizer: ")
@@ -76,7 +73,6 @@ def test_kind_that_it_cannot_do_is_left_to_tokenizers() -> None:
 
 
 def test_reference_is_used_where_it_is_asked_for(byte_level: bytes) -> None:
-    """Without a reason, for that was it."""
     engine, refused = choose_engine(TokenizerFile("byte level", byte_level), "tokenizers")
     assert (engine.kind, refused) == ("tokenizers", "")
 
@@ -133,7 +129,6 @@ def test_cache_of_words_is_thrown_away_when_the_process_has_grown(
 
 
 def test_process_size_is_that_of_the_system() -> None:
-    """In bytes; it follows what is allocated."""
     before = gigatoken._process_bytes()
     held = b"\1" * (256 << 20)
     assert before + len(held) // 2 < gigatoken._process_bytes() < 1 << 40

@@ -47,7 +47,6 @@ def _ids(engine: Engine, text: str) -> list[int]:
 
 @given(batch=st.lists(texts | special_looking))
 def test_ids_do_not_depend_on_the_batch(byte_level_engine: Engine, batch: list[str]) -> None:
-    """A text has the ids that it has alone, empty texts none."""
     tokens = byte_level_engine.encode(batch)
     assert tokens.ids.dtype == np.uint32
     assert tokens.offsets.dtype == np.int64
@@ -102,7 +101,6 @@ def test_bytes_that_a_model_falls_back_to_are_no_special_tokens() -> None:
 
 
 def test_added_tokens_that_are_not_special_are_matched() -> None:
-    """As every user of the tokenizer file would have it."""
     engine = HuggingFace(words(added_tokens=[added_token(4, "b<", special=False)]))
     assert _ids(engine, "a b< ab<b") == [1, 4, 1, 4, 2]
     assert engine.vocabulary_size == 5
@@ -123,7 +121,6 @@ def test_what_a_file_says_about_batches_for_models_is_ignored(changed: dict[str,
 
 
 def test_dropout_is_ignored(byte_level: bytes, byte_level_engine: Engine) -> None:
-    """Nothing is left to chance."""
     content = json.loads(byte_level)
     content["model"]["dropout"] = 0.9
     text = PROBE[0] * 20
@@ -141,7 +138,6 @@ def test_many_and_long_texts_are_encoded_in_order(byte_level_engine: Engine) -> 
 
 
 def test_every_id_is_below_the_vocabulary_size() -> None:
-    """Even where added tokens leave a hole."""
     model = word_model("[UNK]") | {"vocab": {"[UNK]": 0, "a": 1, "<far>": 70_000}}
     engine = HuggingFace(words(added_tokens=[added_token(70_000, "<far>")], model=model))
     assert engine.vocabulary_size == 70_001
@@ -149,7 +145,6 @@ def test_every_id_is_below_the_vocabulary_size() -> None:
 
 
 def with_part(name: str, part: dict[str, Any]) -> bytes:
-    """Return a file with a part that the library need not know."""
     return json.dumps(json.loads(words()) | {name: part}).encode()
 
 
@@ -173,7 +168,6 @@ def test_a_tokenizer_that_cannot_encode_every_text_is_refused(content: bytes, me
 
 @pytest.mark.slow
 def test_text_on_which_the_library_panics_has_no_ids_and_the_others_have_theirs() -> None:
-    """Wherever it stands among them; its refusal says what the library said."""
     engine = HuggingFace(panicking())
     for some in (["one", HARMFUL, "two", HARMFUL], [HARMFUL], ["one", f"three {HARMFUL} four"]):
         batch = engine.encode(some)
@@ -197,7 +191,6 @@ def test_failed_texts_are_known_beyond_one_call_of_the_library(monkeypatch: pyte
 
 
 def test_library_is_the_same_after_panics_in_several_threads() -> None:
-    """Nothing in it stays locked or half done."""
     engine, fresh = HuggingFace(panicking()), HuggingFace(panicking())
     many = [HARMFUL if number % 2 else f"text {number} " * 50 for number in range(8)]
     with ThreadPoolExecutor(4) as pool:
@@ -290,7 +283,6 @@ def test_long_texts_are_encoded_one_after_the_other(
 
 
 def test_long_text_that_fails_lets_the_next_one_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A panic, and whatever ends the call."""
     monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
     engine = HuggingFace(panicking())
     assert set(engine.encode([HARMFUL, HARMFUL, "as long as it is"]).failed) == {0, 1}
@@ -310,7 +302,6 @@ NFKC = {"type": "NFKC"}
 
 
 def parts(*several: dict[str, Any]) -> bytes:
-    """Return a tokenizer with this normalizer."""
     return words(normalizer={"type": "Sequence", "normalizers": several})
 
 
@@ -333,14 +324,12 @@ def test_what_makes_no_text_much_longer_is_left_out(content: bytes) -> None:
     ],
 )  # fmt: skip
 def test_the_others_are_applied_in_order(content: bytes, text: str, made: str) -> None:
-    """Without those that are left out."""
     normalize = lengthening(content)
     assert normalize is not None
     assert normalize(text) == made
 
 
 def test_a_panic_is_an_error() -> None:
-    """A pattern that backtracks without end."""
     normalize = lengthening(words(normalizer={"type": "Replace", "pattern": {"Regex": r"Q(a+)+\$"}, "content": ""}))
     assert normalize is not None
     with pytest.raises(PanicError, match="tokenizers panicked"):
@@ -377,7 +366,6 @@ LEVELS = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "
     ],
 )
 def test_a_template_is_found(single: tuple[str, ...], expected: Template) -> None:
-    """Also behind other processors that add nothing."""
     processor = around(*single)
     assert _of(processor) == expected
     assert _of({"type": "Sequence", "processors": [LEVELS, processor]}) == expected
@@ -385,20 +373,17 @@ def test_a_template_is_found(single: tuple[str, ...], expected: Template) -> Non
 
 @pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
 def test_processors_of_one_model_have_templates_too(kind: str) -> None:
-    """As their names say."""
     more = {"trim_offsets": True, "add_prefix_space": False} if kind == "RobertaProcessing" else {}
     assert _of({"type": kind, "cls": ["a", 1], "sep": ["b", 2], **more}) == Template((1,), (2,))
 
 
 @pytest.mark.parametrize("single", [("$A", "a", "$A"), ("a", "$A", "$A", "a", "$A")])
 def test_what_is_no_frame_is_refused(single: tuple[str, ...]) -> None:
-    """A text twice, say."""
     with pytest.raises(SettingsError, match=r"more than put the same tokens around .*begin_of_document"):
         _of(around(*single))
 
 
 def test_a_tokenizer_without_a_template_is_refused() -> None:
-    """Neither a file whose post-processor adds nothing, if it has one, nor raw bytes, has one."""
     for post_processor in (None, LEVELS):
         with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
             _of(post_processor)

@@ -19,14 +19,7 @@ from tokenizers import Tokenizer
 from tests import vocabularies
 from tests.vocabularies.files import library
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
-from tokenmill.app.milling.tokenizers import (
-    Engine,
-    EngineName,
-    TokenizerFile,
-    choose_engine,
-    dtype_for,
-    open_engine,
-)
+from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenizerFile, choose_engine, dtype_for, open_engine
 from tokenmill.app.milling.tokenizers.gigatoken import SINGLY_CHARACTERS
 from tokenmill.app.milling.tokenizers.vocabulary import end_of
 
@@ -147,7 +140,6 @@ def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: Engin
 @on_both_engines
 @given(data=st.data())
 def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName, data: st.DataObject) -> None:
-    """Whatever stands next to whatever, the tokenizer's own added tokens included; in a small batch and a large one."""
     text = data.draw(mixtures((*SPECIAL_LOOKING, *_added(name))))
     for rest in ([], ["much " * SINGLY_CHARACTERS] if engine == "gigatoken" else []):
         _assert_right(name, text, _engine(name, engine).encode([text, *rest])[0].tolist())
@@ -170,7 +162,6 @@ def test_tokens_spell_the_text(name: str, text: str) -> None:
 @pytest.mark.cases(2)
 @on_all_kinds
 def test_engine_that_is_chosen(name: str) -> None:
-    """The fast one for all BPE of full size, and nobody is told of a reason where it is."""
     engine, refused = _chosen(name)
     assert engine.kind == KINDS[name].auto
     assert (refused == "") == (name in FAST)
@@ -179,7 +170,6 @@ def test_engine_that_is_chosen(name: str) -> None:
 @on_all_kinds
 @pytest.mark.cases(4)
 def test_dtype_and_end_of_document(name: str) -> None:
-    """What a stream takes from the vocabulary."""
     engine = _engine(name, KINDS[name].auto)
     assert dtype_for(engine.vocabulary_size) == np.dtype(KINDS[name].dtype)
     assert engine.vocabulary_size == 1 + max(_library(name).get_vocab(with_added_tokens=True).values())

@@ -18,7 +18,6 @@ from tokenmill.errors import SettingsError
 
 @given(st.lists(texts))
 def test_tokens_are_the_utf8_bytes(batch: list[str]) -> None:
-    """One text after the other in one array, with an offset before each and one at the end."""
     tokens = RawBytes().encode(batch)
     assert tokens.ids.dtype == np.uint32
     assert tokens.offsets.dtype == np.int64
@@ -29,14 +28,12 @@ def test_tokens_are_the_utf8_bytes(batch: list[str]) -> None:
 
 @given(texts)
 def test_decoding_gives_the_text_back(text: str) -> None:
-    """And U+FFFD for a character that a block's border cuts."""
     engine = RawBytes()
     assert engine.decode(engine.encode([text]).ids.tolist()) == text
     assert engine.decode(engine.encode(["aé"]).ids[:2].tolist()) == "a\ufffd"
 
 
 def test_there_are_256_ids_without_names() -> None:
-    """So that a block is uint8."""
     assert RawBytes().vocabulary_size == 256
     assert RawBytes().token_id("a") is None
 
@@ -52,7 +49,6 @@ def test_the_probe_of_raw_bytes_is_known() -> None:
 
 
 def test_tokenizers_that_differ_have_other_probes(byte_level_engine: Engine) -> None:
-    """And the same one the same."""
     engines = [
         open_engine(TokenizerFile("words", words())),
         byte_level_engine,
@@ -73,7 +69,6 @@ def test_the_probe_looks_at_all_kinds_of_text() -> None:
 
 
 def test_tokenizer_that_panics_on_the_probe_is_refused() -> None:
-    """With what the library said, and the text; so it never comes to a record."""
     engine = open_engine(TokenizerFile("own", panicking("(a+)+\\$")), "tokenizers")
     with pytest.raises(SettingsError, match=r"fails on a text .*retry-limit-in-match.*'a{40}'.* correct its file"):
         probe(engine)

@@ -94,7 +94,6 @@ def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: 
 def test_documents_of_the_collection_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens
 ) -> None:
-    """With the tokens around them, in all languages and with names of special tokens inside."""
     for value in COLLECTION:
         _assert_right(name, engine, special, value)
 
@@ -107,7 +106,6 @@ def test_documents_of_the_collection_have_the_librarys_ids(
 def test_documents_of_any_text_have_the_librarys_ids(
     name: str, engine: EngineName, special: SpecialTokens, data: st.DataObject
 ) -> None:
-    """Whatever stands beside the tokenizer's own special tokens."""
     added = [token.content for token in _library(name, special).get_added_tokens_decoder().values()][:30]
     _assert_right(name, engine, special, data.draw(mixtures((*SPECIAL_LOOKING, *added))))
 
@@ -116,7 +114,6 @@ def test_documents_of_any_text_have_the_librarys_ids(
 @pytest.mark.cases(2)
 @on_all_kinds
 def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
-    """The template's ids, and the tokenizer's own padding where no token ends a document."""
     marks, recipe = KINDS[name], _source(name, "tokenizers", "text").recipes[0]
     names = _library(name, "text").id_to_token
     assert tuple(map(names, recipe.begin_of_document)) == marks.before
@@ -127,7 +124,6 @@ def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
 @pytest.mark.cases(3)
 @pytest.mark.parametrize(("name", "engine"), _params(CASES))
 def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
-    """By its id; and by no id that it has as text."""
     tokenizer = _library(name, "text")
     added = {token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     value = f"a {next(iter(added))} b"
@@ -137,6 +133,5 @@ def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str,
 
 
 def test_raw_bytes_have_no_special_tokens_in_texts() -> None:
-    """To ask for them is a mistake."""
     with pytest.raises(SettingsError, match='special_tokens_in_text = "tokens": raw bytes have no special tokens'):
         choose_engine(RAW, "auto", "tokens")

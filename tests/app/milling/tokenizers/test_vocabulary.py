@@ -40,7 +40,6 @@ REAL = [
 
 
 def refusal(name: str | Path) -> str:
-    """Return the message with which a tokenizer is refused."""
     with pytest.raises(SettingsError) as caught:
         load_tokenizer(str(name))
     assert str(caught.value).startswith(f'tokenizer = "{name}": ')
@@ -73,14 +72,12 @@ def test_files_of_other_libraries_are_named(tmp_path: Path, name: str, message: 
     ],
 )
 def test_files_beside_a_tokenizer_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    """Each with what to do; no error of a parser."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SettingsError, match=message):
         load_tokenizer(str(tmp_path / name))
 
 
 def test_what_is_a_tokenizer_is_none_of_these() -> None:
-    """Also an old one."""
     assert other_format(words()) is None
     assert other_format(json.dumps(json.loads(words()), indent=2).encode()) is None
 
@@ -96,12 +93,10 @@ def test_a_folder_without_a_tokenizer_tells_what_it_has(tmp_path: Path, there: l
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
-    """There is nothing to make one of."""
     assert refusal(tmp_path).endswith("name a folder that holds one")
 
 
 def test_names_of_tiktoken_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a folder of that name."""
     monkeypatch.chdir(tmp_path)
     assert "a vocabulary of tiktoken" in refusal("cl100k_base")
     (tmp_path / "cl100k_base").mkdir()
@@ -122,7 +117,6 @@ def test_the_advice_on_vocabularies_and_merges_is_right(tmp_path: Path) -> None:
 
 
 def test_raw_bytes_need_no_file() -> None:
-    """Their hash is that of the word, so that it is something."""
     tokenizer = load_tokenizer("bytes")
     assert tokenizer.content is None
     assert tokenizer.sha256 == hashlib.sha256(b"bytes").hexdigest()
@@ -131,7 +125,6 @@ def test_raw_bytes_need_no_file() -> None:
 
 @pytest.mark.parametrize("name", ["", "tokenizer.json"])
 def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: str) -> None:
-    """Content and hash are those of the file's bytes."""
     tokenizer = load_tokenizer(str(words_folder / name))
     assert tokenizer.content == words()
     assert tokenizer.sha256 == hashlib.sha256(words()).hexdigest()
@@ -139,7 +132,6 @@ def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: 
 
 
 def test_the_files_beside_it_say_what_its_tokens_are_for(words_folder: Path) -> None:
-    """They change no hash; one that is no JSON is named."""
     (words_folder / "tokenizer_config.json").write_text('{"eos_token": "b"}')
     found = load_tokenizer(str(words_folder))
     assert (found.sha256, found.beside) == (
@@ -164,7 +156,6 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
 
 
 def test_a_relative_folder_goes_before_the_hub(words_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``owner/model`` may be a folder here."""
     (words_folder / "owner").mkdir()
     (words_folder / "owner" / "model").symlink_to(words_folder)
     monkeypatch.chdir(words_folder)
@@ -179,7 +170,6 @@ FORMATS = ("tokenizer.model", "o200k.tiktoken", "vocab.txt", "llama/tokenizer.mo
 def test_a_missing_file_is_refused_without_asking_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The message says what the setting may be."""
     monkeypatch.chdir(tmp_path)
     assert "there is no file" in refusal(name)
 
@@ -221,7 +211,6 @@ class _Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    """Return the address of a hub with one model, ``owner/model``."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -249,7 +238,6 @@ def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[s
 
 @pytest.mark.slow
 def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) -> None:
-    """Later it comes from the cache, even if the hub is gone."""
     expected = hashlib.sha256(words()).hexdigest()
     first = _load_from(hub, "owner/model", tmp_path)
     assert first.stdout.split() == [expected], first.stderr
@@ -270,12 +258,10 @@ def test_what_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path, name: s
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["owner/model", "not a name!"])
 def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
-    """As one that lacks the model is."""
     _assert_not_available(_load_from("http://127.0.0.1:9", name, tmp_path), name)
 
 
 def _assert_not_available(result: subprocess.CompletedProcess[str], name: str) -> None:
-    """Check that there is one message, no traceback, and that it says what to check."""
     assert result.returncode == 1
     assert result.stderr.startswith(f'tokenizer = "{name}" is neither a file here nor available from the hub')
     assert "check the name, its revision, the network and HF_ENDPOINT" in result.stderr
@@ -289,7 +275,6 @@ def _assert_not_available(result: subprocess.CompletedProcess[str], name: str) -
 )
 @pytest.mark.cases(2)
 def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision: str, content: bytes) -> None:
-    """By commit or tag, whatever ``main`` is now."""
     result = _load_from(hub, f"hf://owner/model{revision}", tmp_path)
     assert result.stdout.split() == [hashlib.sha256(content).hexdigest()], result.stderr
 
@@ -297,7 +282,6 @@ def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
-    """A commit cannot change, so nobody is asked again."""
     first = _load_from(hub, f"hf://owner/model@{BEFORE}", tmp_path)
     again = _load_from("http://127.0.0.1:9", f"hf://owner/model@{BEFORE}", tmp_path)
     assert first.stdout == again.stdout != ""
@@ -306,13 +290,11 @@ def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hf://", "hf://owner/model@", "hf://a/b/c@main", "hf://@main", "hf://../model"])
 def test_a_hub_address_that_is_none_is_refused(name: str) -> None:
-    """With how one is written."""
     with pytest.raises(SettingsError, match="write hf://owner/model@revision"):
         load_tokenizer(name)
 
 
 def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> None:
-    """Sequences are named part by part."""
     found = Description.of(TokenizerFile("byte level", byte_level))
     assert (found.model, found.pre_tokenizer) == ("BPE", "ByteLevel")
     assert found.special == {"<|endoftext|>": 0}
@@ -321,7 +303,6 @@ def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> Non
 
 
 def test_added_tokens_that_are_not_special_stand_apart() -> None:
-    """They are found in texts, special ones are not."""
     added = [added_token(3, "<eos>"), added_token(4, "<tool>", special=False)]
     found = Description.of(TokenizerFile("words", words(added_tokens=added)))
     assert (found.special, found.added) == ({"<eos>": 3}, {"<tool>": 4})
@@ -339,7 +320,6 @@ def test_ids_of_added_tokens_are_those_that_the_library_gives() -> None:
 
 
 def test_raw_bytes_have_no_parts() -> None:
-    """Nor a file."""
     assert Description.of(RAW) == Description("bytes", "none", "none", {}, {})
 
 
@@ -364,7 +344,6 @@ def _word_engine(*vocabulary: str) -> Engine:
     ],
 )
 def test_the_token_is_found(engine: Engine, setting: str | int, expected: int) -> None:
-    """By name or by id; a token's name goes before digits."""
     assert token_id_of(engine, "padding", setting) == expected
 
 
@@ -373,7 +352,6 @@ def test_the_token_is_found(engine: Engine, setting: str | int, expected: int) -
     [(WORDS, "<pad>"), (WORDS, 4), (WORDS, -1), (WORDS, "4"), (WORDS, True), (BYTES, 256), (BYTES, "a")],
 )
 def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None:
-    """The message names the setting."""
     with pytest.raises(SettingsError, match=rf"^padding = {setting!r} is no token .* an id from 0 to \d+$"):
         token_id_of(engine, "padding", setting)
 
@@ -480,7 +458,6 @@ def test_what_is_not_certain_is_refused_with_the_choice(role: Role, file: Tokeni
 
 
 def test_a_vocabulary_without_a_usual_special_token_needs_the_setting() -> None:
-    """Nothing is guessed that may be a word."""
     with pytest.raises(SettingsError, match="set end_of_document"):
         end_of(_file(), open_engine(_file()))
 
@@ -526,6 +503,5 @@ def test_what_is_wrong_in_one_file_is_said_where_another_names_the_end(beside: A
     ("size", "dtype"), [(1, "<u1"), (256, "<u1"), (257, "<u2"), (65_536, "<u2"), (65_537, "<u4"), (2**32, "<u4")]
 )
 def test_the_dtype_is_the_smallest_that_holds_every_id(size: int, dtype: str) -> None:
-    """The largest id is the size less one."""
     assert dtype_for(size) == np.dtype(dtype)
     assert size - 1 <= np.iinfo(dtype_for(size)).max
