@@ -13,8 +13,6 @@ MAX_ID_BYTES: Final = 256
 
 
 class ExpectedOutcome(NamedTuple):
-    """What becomes of a record."""
-
     kind: str
     """``kept``, ``filtered``, ``dead_lettered``, ``tombstone`` or ``flush``."""
     what: str = ""
@@ -22,8 +20,6 @@ class ExpectedOutcome(NamedTuple):
 
 
 class BadInput(NamedTuple):
-    """A row of the table."""
-
     name: str
     value: bytes | None
     json: ExpectedOutcome

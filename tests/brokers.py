@@ -36,7 +36,6 @@ class OpenBroker(Broker):
         }
 
     def address(self, listener: str) -> str:
-        """Return the address, ``host:port``, of one of the listeners."""
         return f"{HOST}:{self._address[_port_name(listener)]}"
 
 
@@ -47,7 +46,6 @@ def pause(broker: Broker) -> None:
 
 
 def resume(broker: Broker) -> None:
-    """Let a paused broker go on."""
     if process := broker._process():
         process.signal(signal.SIGCONT)
 

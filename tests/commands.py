@@ -53,7 +53,6 @@ class Command(subprocess.Popen[bytes]):
 
     @property
     def said(self) -> str:
-        """The end of its log."""
         return self._log.read_text(errors="replace")[-SHOWN:]
 
     def wait(self, timeout: float | None = None) -> int:
@@ -69,7 +68,6 @@ class Command(subprocess.Popen[bytes]):
             raise subprocess.TimeoutExpired(f"{error.cmd} ({self.said})", error.timeout) from None
 
     def kill(self) -> None:
-        """End it with SIGKILL, and wait until it has ended."""
         super().kill()
         self.wait()
 
@@ -80,8 +78,6 @@ def command(words: Sequence[str], log: Path, environment: Mapping[str, str], dir
 
 
 class Ended(NamedTuple):
-    """How a command ended."""
-
     code: int
     said: str
 

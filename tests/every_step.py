@@ -75,5 +75,4 @@ EXTRAS: Final = (
 
 
 def record_of(number: int, text: str, url: str = "http://good.example/page") -> bytes:
-    """Return a record's value."""
     return json.dumps({"id": number, "text": text, "url": url}).encode()

@@ -10,7 +10,6 @@ from tokenmill.store import DocumentPiece, open_partition
 
 
 def spelled(value: str | int | None) -> str | None:
-    """Return an id as tables have it."""
     return None if value is None else str(value)
 
 
@@ -56,7 +55,6 @@ def _left_open(documents: Sequence[TrueDocument], pieces: Sequence[DocumentPiece
 
 
 def assert_documents(rows: list[dict[str, Any]], wanted: dict[tuple[int, int], TrueDocument]) -> None:
-    """Check that the rows are these documents."""
     assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(wanted)
     for row in rows:
         document = wanted[row["partition"], row["offset"]]

@@ -16,8 +16,6 @@ BLOCK_BYTES = 4
 
 @dataclass(frozen=True)
 class History:
-    """The blocks of one chain."""
-
     blocks: Sequence[bytes]
     entries: Sequence[bytes]
     chains: Sequence[bytes]
@@ -40,7 +38,6 @@ class History:
         )
 
     def acceptor(self, block: int = 0) -> Acceptor:
-        """Return a reader that stands before ``block``."""
         return Acceptor(FINGERPRINT, PARTITION, BLOCK_BYTES, block=block, chain=self.chains[block])
 
 
@@ -59,7 +56,6 @@ def make_history(length: int, *, other_from: int | None = None, in_entries: bool
 
 
 def runs(messages: Sequence[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
-    """Return the contiguous runs among messages."""
     finder = RunFinder(new_acceptor, whole=whole)
     for message in messages:
         finder.add(message)

@@ -23,12 +23,10 @@ SECONDS: Final = 120.0
 
 
 def java_options() -> str:
-    """Return what brokers of the tests are started with."""
     return f"{QUICK} '-XX:AOTCache={CACHE}' -Xlog:disable" if CACHE.exists() else QUICK
 
 
 def make_cache() -> None:
-    """Run a broker, and keep what Java has loaded for it."""
     new = CACHE.with_suffix(".new")
     os.environ[VARIABLE] = f"{QUICK} '-XX:AOTCacheOutput={new}'"
     with TemporaryDirectory() as directory, Broker(Path(directory)) as broker:

@@ -27,19 +27,15 @@ LAST = Raw(b".")
 
 @dataclass(frozen=True)
 class Milled:
-    """What was milled, and how it must look."""
-
     settings: Settings
     chains: dict[Chain, list[ReferenceBlock]]
 
     @property
     def raw_topic(self) -> str:
-        """The only raw topic."""
         return self.settings.raw_topics[0]
 
     @property
     def train(self) -> str:
-        """The name of the first stream."""
         return self.settings.streams()[0].name
 
 
@@ -81,8 +77,6 @@ def records() -> list[Raw]:
 
 
 def head(settings: Settings, stream: str, partition: int) -> Message | None:
-    """Return the furthest message of a chain."""
-
     async def read() -> Message | None:
         async with consumer(settings) as client:
             return await published_head(client, TopicPartition(f"tokens.{stream}", partition))
@@ -91,7 +85,6 @@ def head(settings: Settings, stream: str, partition: int) -> Message | None:
 
 
 def all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlock]]) -> bool:
-    """Return whether the eras in the store have all blocks of these chains."""
     for stream in settings.streams():
         wanted = sum(len(blocks) for (name, _), blocks in chains.items() if name == stream.name)
         try:
@@ -103,7 +96,6 @@ def all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlo
 
 
 def is_carry(message: Message | None) -> bool:
-    """Return whether there is a message, and it is one without blocks."""
     return message is not None and message.is_carry
 
 

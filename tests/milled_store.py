@@ -52,8 +52,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TrueDocument:
-    """A document, as it was sent."""
-
     offset: int
     id: str | int | None
     label: str | None
@@ -62,8 +60,6 @@ class TrueDocument:
 
 @dataclass(frozen=True)
 class MilledStore:
-    """A store, and what is in it."""
-
     path: Path
     info: StreamInfo
     blocks: dict[int, list[ReferenceBlock]]
@@ -71,7 +67,6 @@ class MilledStore:
     documents: dict[int, list[TrueDocument]]
 
     def tokens(self, partition: int) -> npt.NDArray[np.unsignedinteger]:
-        """Return the tokens of all blocks."""
         joined = b"".join(block.tokens for block in self.blocks[partition])
         return np.frombuffer(joined, self.info.dtype).reshape(-1, self.info.block_tokens)
 
@@ -83,7 +78,6 @@ class MilledStore:
 
     @property
     def ended(self) -> bool:
-        """Whether the store has the end marker."""
         return open_eras(self.path, self.info.name).ended
 
     def exported(self, partition: int, stop: int | None = None) -> int:

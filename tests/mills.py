@@ -58,7 +58,6 @@ RECIPE = Recipe(
 
 @cache
 def tiny_bpe() -> Engine:
-    """Return a byte-level BPE with a few merges."""
     from tokenizers import normalizers  # noqa: PLC0415 - version 1 has none
 
     tokenizer: Tokenizer = train_tokenizer(["ab aab b\n"] * 2 + ['{"text": "aaaabbbb"}'], vocabulary_size=270)
@@ -78,12 +77,10 @@ class Source:
     skips: frozenset[int] = frozenset()
 
     def chain(self, recipe: Recipe, point: ResumePoint | None = None, message_bytes: int = 1) -> ChainMill:
-        """Return a mill at ``point``, or at the chain's beginning."""
         begin = genesis_point(self.start, genesis_hash(recipe.fingerprint, PARTITION))
         return ChainMill(recipe, point if point is not None else begin, message_bytes=message_bytes)
 
     def mill(self, points: Sequence[ResumePoint | None] = (), message_bytes: int = 1) -> PartitionMill:
-        """Return a mill of all chains, each at its point."""
         chains = [
             self.chain(recipe, point, message_bytes)
             for recipe, point in zip(self.recipes, points or [None] * len(self.recipes), strict=True)
@@ -91,11 +88,9 @@ class Source:
         return PartitionMill(self.stages, chains, self.skips)
 
     def reference(self, recipe: Recipe) -> Reference:
-        """Return the reference, standing before block 0."""
         return Reference(recipe, self.stages, PARTITION, self.start, self.skips)
 
     def blocks(self, recipe: Recipe, records: Sequence[Record]) -> list[ReferenceBlock]:
-        """Return the right answer."""
         return list(self.reference(recipe).blocks(records))
 
 
@@ -121,17 +116,14 @@ def chain_outcomes(source: Source, recipe: Recipe, records: Sequence[Record], to
 
 
 def text(offset: int, value: str) -> Record:
-    """Return a record of plain text."""
     return Record(offset, 1000 + offset, None, value.encode())
 
 
 def named(offset: int, name: str | int, value: str, **fields: str | float | None) -> Record:
-    """Return a JSON record with an id."""
     return Record(offset, 1000 + offset, None, json.dumps({"id": name, "text": value, **fields}).encode())
 
 
 def tombstone(offset: int) -> Record:
-    """Return a record without a value."""
     return Record(offset, 1000 + offset, b"key", None)
 
 
@@ -152,7 +144,6 @@ def divide(records: Sequence[Record], sizes: Sequence[int]) -> Iterator[Sequence
 
 
 def cut_blocks(messages: Sequence[Message], recipe: Recipe) -> list[tuple[int, bytes, bytes]]:
-    """Return number, tokens and entry of each block of the messages."""
     size = recipe.block_bytes
     return [
         (message.first + n, bytes(message.tokens[n * size : (n + 1) * size]), entry)

@@ -25,20 +25,16 @@ class Mirroring:
 
     @property
     def log(self) -> str:
-        """All that mirrors into this directory have said."""
         return self.log_path.read_text(errors="replace")
 
     def wait(self) -> int:
-        """Wait for its end; return the exit code."""
         return self.process.wait(SECONDS)
 
     def stop(self) -> int:
-        """SIGTERM; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL; gone on return."""
         self.process.kill()
         self.process.wait()
 

@@ -22,14 +22,12 @@ NOW: Final = 1_700_000_000_000
 
 
 def varint(number: int) -> bytes:
-    """Return a number as Kafka's records have it."""
     data = bytearray()
     encode_varint(number, data.append)
     return bytes(data)
 
 
 def field(content: bytes | None) -> bytes:
-    """Return a key, a value or a part of a header."""
     return varint(-1) if content is None else varint(len(content)) + content
 
 
@@ -45,7 +43,6 @@ def record(
 def batch(
     records: Sequence[bytes], codec: int = 0, packed: Callable[[bytes], bytes] = bytes, *, first_time: int = NOW
 ) -> bytes:
-    """Return a batch of records, packed somehow."""
     count = len(records)
     body = pack(">hiqqqhii", codec, count - 1, first_time, first_time, -1, -1, -1, count) + packed(b"".join(records))
     return pack(">qiibI", 0, 4 + 1 + 4 + len(body), -1, 2, crc32c(body)) + body
@@ -115,5 +112,4 @@ async def send_through(client: AIOKafkaProducer, topic: str, data: bytes, partit
 
 
 def send(settings: Settings, topic: str, data: bytes, partition: int = 0) -> int:
-    """Send a batch as it is, where no loop runs."""
     return asyncio.run(send_batch(settings, topic, data, partition))

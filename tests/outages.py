@@ -4,21 +4,16 @@ from tokenmill.app.broker_contact import Contact
 
 
 class Hands:
-    """A clock; it begins at 1,000 seconds."""
-
     def __init__(self) -> None:
-        """Stand still."""
         self.now = 1000.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
     time = monotonic = __call__
     """As an event loop and Python's own module say it."""
 
     def turn(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
 
     def contact(self) -> Contact:

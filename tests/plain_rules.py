@@ -25,12 +25,10 @@ ABSENT = object()
 
 
 class Refused(Exception):  # noqa: N818 - the page's word
-    """A value is no document."""
+    pass
 
 
 class PlainDocument(NamedTuple):
-    """What the page calls a document."""
-
     text: str
     id: str | int | None = None
     fields: Mapping[str, Any] = {}
@@ -47,7 +45,6 @@ class PlainOutcome(NamedTuple):
 
 @contextmanager
 def deep() -> Iterator[None]:
-    """Let the standard library's parser follow what the page allows."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + 20_000)
     try:
@@ -57,7 +54,6 @@ def deep() -> Iterator[None]:
 
 
 def finite(number: str) -> float:
-    """Return a double, or refuse what is infinite."""
     value = float(number)
     if value in (float("inf"), float("-inf")):
         raise ValueError(number)
@@ -71,7 +67,6 @@ def integer(number: str) -> int:
 
 
 def no_constant(name: str) -> None:
-    """Refuse NaN and infinities."""
     raise ValueError(name)
 
 
@@ -82,12 +77,10 @@ def strict_json(value: bytes) -> Any:
 
 
 def canonical(value: object) -> bytes:
-    """Return canonical JSON."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def utf8(value: bytes) -> str:
-    """Return strict UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -100,7 +93,6 @@ def whole_pair(escape: re.Match[bytes]) -> bool:
 
 
 def has_half_pair(value: bytes) -> bool:
-    """Tell whether only halves of surrogate pairs keep the value from being JSON."""
     mended = ESCAPE.sub(lambda found: found[0] if whole_pair(found) else rb"\ufffd", value)
     if mended == value:
         return False
@@ -122,7 +114,6 @@ def is_scalar(value: bytes) -> bool:
 
 
 def like_json(value: bytes) -> bool:
-    """Tell whether a value begins like a JSON object or array."""
     rest = re.sub(rb"\A(?:[\t-\r ]|\xef\xbb\xbf)*", b"", value).decode("latin-1")
     if not rest.startswith("["):
         return rest.startswith("{")
@@ -144,7 +135,6 @@ class PlainRules:
         self.normalizer = lengthening_normalizer(tokenizer) if tokenizer else None
 
     def outcome(self, value: bytes | None, *, flush: bool = False, skipped: bool = False) -> PlainOutcome:
-        """Return what becomes of a record."""
         if value is None:
             return PlainOutcome("flush" if flush and self.recipe.get("allow_flush", True) else "tombstone")
         if skipped:
@@ -157,7 +147,6 @@ class PlainRules:
         return PlainOutcome("other_split") if split is None else self.stepped(split, document)
 
     def stepped(self, split: str, document: PlainDocument) -> PlainOutcome:
-        """Return what the steps make of a document."""
         if self.recipe["normalize"] != "none":
             document = document._replace(text=unicodedata.normalize(self.recipe["normalize"], document.text))
         if all(ord(character) in WHITE for character in document.text):
@@ -169,19 +158,16 @@ class PlainRules:
         return PlainOutcome("kept", split, "", document)
 
     def normalized_bytes(self, text: str) -> int:
-        """Return the bytes of a text's normalized slices."""
         if len(text) <= 65_536:
             return 0
         slices = [text[begin : begin + 65_536] for begin in range(0, len(text), 65_536)]
         return sum(len((self.normalizer.normalize_str(one) if self.normalizer else one).encode()) for one in slices)
 
     def key(self, document: PlainDocument) -> bytes:
-        """Return what is hashed of a document."""
         by_id = self.recipe["split_by"] == "id" and document.id is not None
         return str(document.id if by_id else document.text).encode()
 
     def split(self, key: bytes) -> str | None:
-        """Return the split of a key."""
         splits = self.recipe["splits"]
         if len(splits) == 1 and splits[0][1] == self.recipe["shards"]:
             return str(splits[0][0])
@@ -190,7 +176,6 @@ class PlainRules:
         return owners[shard] if shard < len(owners) else None
 
     def text(self, value: bytes) -> PlainDocument:
-        """Decode as ``text``."""
         value = value.removeprefix(BOM)
         document = PlainDocument(utf8(value))
         if len(value) > self.recipe["max_text_bytes"]:
@@ -198,7 +183,6 @@ class PlainRules:
         return document
 
     def auto(self, value: bytes) -> PlainDocument:
-        """Decode as ``auto``."""
         if like_json(value):
             return self.json(value)
         if value[:1] == b"\0":
@@ -215,7 +199,6 @@ class PlainRules:
         return document
 
     def json(self, value: bytes) -> PlainDocument:
-        """Decode as ``json``."""
         value = value.removeprefix(BOM)
         utf8(value)
         depth = deepest = 0
@@ -237,7 +220,6 @@ class PlainRules:
         return self.object(found)
 
     def object(self, value: dict[str, Any]) -> PlainDocument:
-        """Return the document that an object is."""
         found = [self.field(value, name) for name in self.recipe["text_fields"]]
         text = next((field for field in found if isinstance(field, str)), None)
         if text is None:
@@ -255,7 +237,6 @@ class PlainRules:
         return PlainDocument(text, name, self.carried(value))
 
     def carried(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Return the carried fields that are there."""
         fields = {name: self.field(value, name) for name in self.recipe["metadata_fields"]}
         fields = {name: field for name, field in fields.items() if field is not ABSENT}
         for field in fields.values():
@@ -268,7 +249,6 @@ class PlainRules:
         return fields
 
     def without_text(self, value: dict[str, Any], found: list[Any]) -> str:
-        """Return why an object has no text."""
         if any(field is not ABSENT for field in found):
             return "wrong_type"
         events = (value, value.get("payload"))
@@ -277,12 +257,10 @@ class PlainRules:
 
     @staticmethod
     def is_change(value: dict[str, Any]) -> bool:
-        """Tell a change event of Debezium."""
         return value.get("op") in ("c", "u", "d", "r", "t") and ("before" in value or "after" in value)
 
     @staticmethod
     def in_range(value: int) -> None:
-        """Refuse what 64 bits do not hold."""
         if not -(2**63) <= value <= 2**64 - 1:
             raise Refused("integer_out_of_range")
 
@@ -299,7 +277,6 @@ class PlainRules:
         return found
 
     def meta(self, document: PlainDocument) -> bytes:
-        """Return the meta of the document's pieces."""
         parts = {"id": document.id, "fields": dict(document.fields)}
         parts = {name: part for name, part in parts.items() if part not in (None, {})}
         return canonical(parts) if parts else b""
@@ -324,8 +301,6 @@ def lengthening_normalizer(tokenizer: bytes) -> Any:
 
 
 class PlainTokenizer:
-    """Makes ids with the flags that the page names."""
-
     def __init__(self, content: bytes, recipe: Mapping[str, Any] | None = None) -> None:
         self.recipe = recipe or {}
         self.found = self.recipe.get("special_tokens_in_text") == "tokens"
@@ -352,7 +327,6 @@ class PlainTokenizer:
         return [number]
 
     def ids(self, text: str) -> list[int]:
-        """Return a text's ids."""
         try:
             found = self.tokenizer.encode(text, add_special_tokens=False).ids
         except BaseException as error:
@@ -386,7 +360,6 @@ class PlainTokenizer:
         return "", [[*document[:before], *part, *document[len(document) - after :]] for part in parts]
 
     def document(self, text: str) -> list[int]:
-        """Return a document's ids."""
         end = self.recipe["end_of_document"]
         return [
             *self.recipe.get("begin_of_document", []),

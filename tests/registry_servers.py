@@ -4,34 +4,30 @@ Both speak Confluent's HTTP interface. The small one is what tests of faults nee
 schemas, want a login, and be away.
 """
 
-import hashlib
-import http.server
 import json
 import os
 import re
-import shutil
-import socket
 import ssl
 import subprocess
 import tarfile
-import tempfile
 import threading
 import time
-import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
-from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tokenmill.app.local.broker import cache_directory, find_java
+from tests.scraping import ask, free_port
+from tokenmill.app.local.broker import cache_directory, find_java, sha256_of
 
-APICURIO: Final = ("io/apicurio/apicurio-registry-app/3.0.9", "apicurio-registry-app-3.0.9-all.tar.gz")
 APICURIO_SHA256: Final = "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43"
 
 
@@ -53,15 +49,13 @@ class SmallRegistry:
     """Requests wait until it is set."""
     port: int = 0
     tls: ssl.SSLContext | None = None
-    _server: http.server.ThreadingHTTPServer | None = None
+    _server: ThreadingHTTPServer | None = None
 
     def __post_init__(self) -> None:
-        """Be quick."""
         self.slow.set()
 
     @property
     def url(self) -> str:
-        """Its address."""
         return f"{'https' if self.tls else 'http'}://localhost:{self.port}"
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: object = ()) -> int:
@@ -78,12 +72,7 @@ class SmallRegistry:
 
     def start(self) -> None:
         """Listen, on the port that it had before if it had one."""
-        registry = self
-
-        class Handler(_Handler):
-            small = registry
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Handler", (_Handler,), {"small": self}))
         if self.tls is not None:
             self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
@@ -96,15 +85,14 @@ class SmallRegistry:
             self._server.server_close()
             self._server = None
 
-    def answer(self, method: str, path: str, body: bytes, authorization: str) -> tuple[int, object]:
-        """Return the status and the answer to a request."""
+    def answer(self, path: str, body: bytes, authorization: str) -> tuple[int, object]:
         self.requests.append(path)
         self.slow.wait()
         if self.status:
             return self.status, {"error_code": self.status, "message": "broken"}
         if self.login is not None and authorization != f"Basic {b64encode(':'.join(self.login).encode()).decode()}":
             return 401, {"error_code": 401, "message": "Unauthorized"}
-        return self._post(path, json.loads(body)) if method == "POST" else self._get(path)
+        return self._post(path, json.loads(body)) if body else self._get(path)
 
     def _get(self, path: str) -> tuple[int, object]:
         if found := re.fullmatch(r"/schemas/ids/(\d+)", path):
@@ -118,8 +106,7 @@ class SmallRegistry:
             subject, version = unquote(found[1]), int(found[2])
             if len(self.subjects.get(subject, [])) < version:
                 return 404, {"error_code": 40402, "message": "Version not found"}
-            number = self.subjects[subject][version - 1]
-            return 200, {"subject": subject, "version": version, "id": number, **self.schemas[number]}
+            return 200, self._version(subject, self.subjects[subject][version - 1])
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
@@ -127,26 +114,22 @@ class SmallRegistry:
         found = re.fullmatch(r"/subjects/([^/]+)(/versions)?", path)
         if found is None:
             return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
-        subject = unquote(found[1])
-        number = self.register(subject, body["schema"], body.get("schemaType", "AVRO"), body.get("references") or [])
+        subject, references = unquote(found[1]), body.get("references") or []
+        return 200, self._version(
+            subject, self.register(subject, body["schema"], body.get("schemaType", "AVRO"), references)
+        )
+
+    def _version(self, subject: str, number: int) -> dict[str, Any]:
         version = self.subjects[subject].index(number) + 1
-        return 200, {"id": number, "subject": subject, "version": version, **self.schemas[number]}
+        return {"subject": subject, "version": version, "id": number, **self.schemas[number]}
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     small: SmallRegistry
 
     def do_GET(self) -> None:
-        """Answer."""
-        self._answer(b"")
-
-    def do_POST(self) -> None:
-        """Answer."""
-        self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-
-    def _answer(self, body: bytes) -> None:
-        path = urlsplit(self.path).path
-        status, answer = self.small.answer(self.command, path, body, self.headers.get("Authorization", ""))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status, answer = self.small.answer(urlsplit(self.path).path, body, self.headers.get("Authorization", ""))
         payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(307 if self.small.elsewhere else status)
         if self.small.elsewhere:
@@ -157,7 +140,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         with suppress(BrokenPipeError, ConnectionResetError):  # who asked may be gone, which some tests are about
             self.wfile.write(payload)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+    do_POST = do_GET  # noqa: N815 - the base class's name
+
+    def log_message(self, *_: object) -> None:
         """Say nothing."""
 
 
@@ -179,79 +164,51 @@ def apicurio(directory: Path) -> Iterator[str]:
 
     It is fetched from Maven Central once (110 MB), beside Kafka's jars. Tests are skipped where it cannot be had.
     """
-    folder = _unpacked(directory)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    jar = next(folder.glob("*-runner.jar"))
-    environment = {
-        **os.environ,
-        "QUARKUS_HTTP_HOST": "127.0.0.1",
-        "QUARKUS_HTTP_PORT": str(port),
-        "APICURIO_STORAGE_KIND": "sql",
-        "APICURIO_STORAGE_SQL_KIND": "h2",
-    }
-    with (directory / "apicurio.log").open("wb") as log:
+    with tarfile.open(_archive()) as found:
+        found.extractall(directory / "apicurio", filter="data")
+    (jar,) = (directory / "apicurio").glob("*-runner.jar")
+    port, log = free_port(), directory / "apicurio.log"
+    environment = {**os.environ, "QUARKUS_HTTP_HOST": "127.0.0.1", "QUARKUS_HTTP_PORT": str(port)}
+    environment |= {"APICURIO_STORAGE_KIND": "sql", "APICURIO_STORAGE_SQL_KIND": "h2"}
+    command = [str(find_java()), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar", str(jar)]
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [find_java(), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-jar", jar],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            command, cwd=jar.parent, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     try:
-        address = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-        _wait_for(f"{address}/subjects", process, directory / "apicurio.log")
-        yield address
+        while not _answers(port):  # it takes six seconds alone, two minutes on one core of a busy machine
+            assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}/apis/ccompat/v7"
     finally:
         process.kill()
         process.wait()
 
 
-def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    while True:  # it takes six seconds on a machine with nothing else to do, two minutes on one core of a busy one
-        try:
-            with urllib.request.urlopen(address, timeout=5):  # noqa: S310 - loopback
-                return
-        except (URLError, OSError):
-            if process.poll() is not None:
-                raise AssertionError(log.read_text(errors="replace")[-4000:]) from None
-            time.sleep(0.2)
+def _answers(port: int) -> bool:
+    with suppress(OSError):  # it may be too slow
+        return ask(port, "/apis/ccompat/v7/subjects").code == HTTPStatus.OK
+    return False
 
 
-def _unpacked(directory: Path) -> Path:
-    archive = cache_directory() / APICURIO[1]
-    if not archive.exists() or _sha256(archive) != APICURIO_SHA256:
-        _download(archive)
-    folder = directory / "apicurio"
-    with tarfile.open(archive) as found:
-        found.extractall(folder, filter="data")
-    return folder
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _download(archive: Path) -> None:
-    """Put the archive into the cache, whole and checked; from a mirror where jgo's settings name one."""
-    import requests  # noqa: PLC0415 - jgo's, as the next two
-    from jgo.config import GlobalSettings  # noqa: PLC0415
+def _archive() -> Path:
+    """Return the archive in the cache, into which it comes whole; from a mirror where jgo's settings name one."""
+    from jgo.config import GlobalSettings  # noqa: PLC0415 - as the next two: they take long
     from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
 
-    base = {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}["central"].rstrip("/")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=archive.parent, prefix=".incoming-") as incoming:
-        try:
-            with requests.get(f"{base}/{'/'.join(APICURIO)}", stream=True, timeout=60) as response:
-                response.raise_for_status()
-                for chunk in response.iter_content(1 << 20):
-                    incoming.write(chunk)
-        except OSError as error:  # requests' errors are OSErrors
-            pytest.skip(f"Apicurio Registry cannot be downloaded: {error}")
-        incoming.flush()
-        assert _sha256(Path(incoming.name)) == APICURIO_SHA256, "Apicurio's archive is another than it was"
-        shutil.copyfile(incoming.name, f"{incoming.name}-whole")
-        Path(f"{incoming.name}-whole").replace(archive)
+    cache, repositories = cache_directory(), {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".incoming-", dir=cache) as incoming:
+        context = MavenContext(repo_cache=Path(incoming), remote_repos=repositories)
+        version = context.project("io.apicurio", "apicurio-registry-app").at_version("3.0.9")
+        artifact = version.artifact(classifier="all", packaging="tar.gz")
+        archive: Path = cache / artifact.filename
+        if not archive.exists():
+            try:
+                found = artifact.resolve()
+            except (OSError, RuntimeError) as error:  # as in `tokenmill.app.local.broker`
+                pytest.skip(f"Apicurio Registry cannot be downloaded: {error}")
+            assert sha256_of(found) == APICURIO_SHA256, "Apicurio's archive is another than it was"
+            found.replace(archive)
+    return archive

@@ -31,11 +31,9 @@ class Right(NamedTuple):
     """A prefix where it ends in ``*``; ``R`` is the raw topic, and ``tokenmill`` the group."""
 
     def resource(self, raw: str, group: str) -> str:
-        """Return the name on a broker."""
         return re.sub("^tokenmill", group, re.sub(r"\bR\b", raw, self.name))
 
     def covers(self, name: str, raw: str, group: str) -> bool:
-        """Return whether the right is for the resource of this name."""
         mine = self.resource(raw, group)
         return name.startswith(mine[:-1]) if mine.endswith("*") else name == mine
 
@@ -57,7 +55,6 @@ def _kind(where: str) -> ResourceType:
 
 
 def roles() -> list[str]:
-    """Return the roles, in the table's order."""
     return list(dict.fromkeys(right.role for right in table()))
 
 
@@ -78,7 +75,6 @@ def _rule(right: Right, user: str, raw: str, group: str) -> AclBinding:
 
 
 def login(secured: Secured, user: str) -> Mapping[str, Any]:
-    """Return how a client of librdkafka logs in."""
     return {
         "bootstrap.servers": secured.broker.address("SASL_PLAINTEXT"),
         "security.protocol": "SASL_PLAINTEXT",

@@ -16,14 +16,11 @@ Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class Answer(NamedTuple):
-    """What was answered."""
-
     code: int
     text: str
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -49,7 +46,6 @@ def scrape(port: int) -> dict[Key, float]:
 
 
 def page_of(*collectors: Collector) -> dict[Key, float]:
-    """Return the samples that a scraper sees of collectors."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)

@@ -62,14 +62,11 @@ ITERATIONS: Final = 4096
 
 @dataclass(frozen=True)
 class Secured:
-    """The broker, and files for its clients."""
-
     broker: OpenBroker
     directory: Path
 
     @property
     def cafile(self) -> Path:
-        """The authority that signed the broker's certificate and the client's."""
         return self.directory / "ca.pem"
 
     @property
@@ -79,7 +76,6 @@ class Secured:
 
     @property
     def keyfile(self) -> Path:
-        """See `certfile`."""
         return self.directory / "client.key"
 
     @property
@@ -88,7 +84,6 @@ class Secured:
         return self.directory / "password"
 
     def values(self, protocol: str, **others: Any) -> dict[str, Any]:
-        """Return the settings that a client needs for a listener, with ``others`` instead or besides; None: without."""
         values: dict[str, Any] = {"bootstrap_servers": self.broker.address(protocol), "security_protocol": protocol}
         if protocol.startswith("SASL_"):
             values |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER, "sasl_password": PASSWORD}
@@ -100,13 +95,11 @@ class Secured:
         return {name: value for name, value in (values | others).items() if value is not None}
 
     def settings(self, protocol: str, **others: Any) -> Settings:
-        """Return settings with `values`."""
         return Settings(**self.values(protocol, **others))
 
 
 @contextmanager
 def secured_broker(directory: Path) -> Iterator[Secured]:
-    """Run the broker in a directory."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(directory / "ca.pem"))
     trustme.CA().cert_pem.write_to_path(str(directory / "other-ca.pem"))
@@ -221,7 +214,6 @@ class TokenEndpoint:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The settings of a client that gets its tokens here."""
         url = f"http://127.0.0.1:{self._server.server_port}/token"
         return {"sasl_mechanism": "OAUTHBEARER", "oauth_token_url": url, "oauth_scope": "mill"}
 

@@ -62,11 +62,9 @@ class Beats:
             threading.Thread(target=self._listen, daemon=True).start()
 
     def counted(self, name: str) -> float:
-        """Return what the last heartbeat counts of one of `COUNTED`."""
         return counted((sample, value) for sample, _, value in self.status.get("metrics", ()))[name]
 
     def wait_for_end(self, seconds: float = 5.0) -> None:
-        """Wait until everything is heard that an ended worker said."""
         self._heard.wait(seconds)
 
     def _listen(self) -> None:
@@ -92,8 +90,6 @@ Chain = tuple[str, int]
 
 
 class Raw(NamedTuple):
-    """A record to send."""
-
     value: bytes | None
     partition: int = 0
     key: bytes | None = None
@@ -135,8 +131,6 @@ def send(settings: Settings, records: Iterable[Raw], topic: str | None = None) -
 
 
 class Worker:
-    """One worker's process."""
-
     def __init__(
         self, role: str, settings: Settings, log: Path, environment: Mapping[str, str], entry: str = "tokenmill.app.cli"
     ) -> None:
@@ -151,7 +145,6 @@ class Worker:
 
     @property
     def log(self) -> str:
-        """All that the worker has said."""
         return self.log_path.read_text(errors="replace")
 
     @property
@@ -162,11 +155,9 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended; a paused one is running."""
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL; gone on return."""
         self._signal(signal.SIGKILL)
         self.process.wait()
 
@@ -180,11 +171,9 @@ class Worker:
             return self.process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing moves."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -215,7 +204,6 @@ class Service:
         return self._start("segment", environment)
 
     def sequencer(self) -> Worker:
-        """Start a sequencer, whose window goes into ``directory``."""
         return self._start("sequencer", {"TMPDIR": str(self._directory)})
 
     def tend(self) -> None:
@@ -286,8 +274,6 @@ def reference_blocks(settings: Settings, skips: Collection[int] = ()) -> dict[Ch
 
 
 def raw_records(settings: Settings, raw_topic: str) -> list[list[Record]]:
-    """Return the records of a raw topic, by partition."""
-
     async def read() -> list[list[Record]]:
         count = await partition_count(settings, raw_topic)
         parts = []

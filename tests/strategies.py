@@ -38,7 +38,6 @@ json_objects = st.dictionaries(
 
 
 def json_bytes(value: Any, *, ascii_only: bool = False) -> bytes:
-    """Return ``value`` as a producer would send it."""
     return json.dumps(value, ensure_ascii=ascii_only).encode()
 
 

@@ -85,8 +85,6 @@ GOOD: Final[Mapping[str, str]] = {
 
 
 class Fault(NamedTuple):
-    """What becomes of samples, and who says so."""
-
     alert: str
     samples: Mapping[str, str]
 
@@ -289,13 +287,11 @@ QUIET: Final[Mapping[str, Mapping[str, str]]] = {
 
 @cache
 def rules() -> list[dict[str, Any]]:
-    """Return the rules as they are written."""
     found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     return found
 
 
 def seconds(duration: str) -> int:
-    """Return the length of ``5m``."""
     return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
 
 
@@ -308,7 +304,6 @@ class Expected(NamedTuple):
 
 
 def fires(at: str, *alerts: str) -> Expected:
-    """Expect that these alerts fire at a moment, and no other."""
     expression = 'count by (alertname) (ALERTS{alertstate="firing"}) > bool 0'
     return Expected(expression, at, [f'{{alertname="{alert}"}}' for alert in alerts])
 
@@ -353,7 +348,6 @@ def test_what_is_no_fault_raises_none(tmp_path: Path) -> None:
 
 
 def test_the_page_on_reliability_lists_the_faults() -> None:
-    """With their alerts, in this order."""
     rows = re.findall(r"^\| ([^|`]+) \| `(TokenMill\w+)` \| [yn]", RELIABILITY.read_text(), re.MULTILINE)
     assert rows == [(name, fault.alert) for name, fault in FAULTS.items()]
     assert len(rows) >= 30
@@ -371,7 +365,6 @@ def test_a_dead_broker_is_pending_within_a_minute(tmp_path: Path) -> None:
 
 
 def test_each_alert_has_a_fault_and_says_what_to_look_at() -> None:
-    """None is there that nothing raises."""
     alerts = [rule["alert"] for rule in rules()]
     assert sorted({fault.alert for fault in FAULTS.values()}) == sorted(alerts)
     assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules())

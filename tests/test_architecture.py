@@ -30,7 +30,6 @@ print("\\n".join(sys.modules))
 
 
 def _loaded(package: str) -> set[str]:
-    """Return the modules that a new interpreter holds after importing a package with all that is in it."""
     command = [sys.executable, "-c", LIST, package, ",".join(OTHERS)]
     found = subprocess.run(command, check=True, capture_output=True, text=True)
     return set(found.stdout.split())
@@ -38,13 +37,11 @@ def _loaded(package: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def pure() -> set[str]:
-    """Return what `tokenmill` needs."""
     return _loaded("tokenmill")
 
 
 @pytest.mark.slow
 def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
-    """None is left out below."""
     folder = Path(tokenmill.__file__).parent
     files = {file.relative_to(folder).with_suffix("").parts for file in folder.rglob("*.py")}
     names = {".".join(("tokenmill", *parts)).removesuffix(".__init__") for parts in files}
@@ -53,7 +50,6 @@ def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
 
 
 def test_every_module_of_the_core_is_there_for_readers(pure: set[str]) -> None:
-    """What the service alone needs stands in `app`."""
     core = {name for name in pure if name.partition(".")[0] == "tokenmill"}
     assert core - _loaded("tokenmill.consumers") == set()
 
@@ -73,7 +69,6 @@ CODE = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("app", "con
 
 
 def test_no_class_name_occurs_twice() -> None:
-    """Whoever searches for a class finds one."""
     found = Counter(
         node.name
         for files in CODE.values()

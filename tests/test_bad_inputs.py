@@ -48,7 +48,6 @@ def expected_tokens(wanted: Sequence[ExpectedOutcome]) -> bytes:
 
 
 def counted(wanted: Sequence[ExpectedOutcome]) -> Totals:
-    """Return the totals of the neighbours and the rows, but for bytes."""
     totals = Totals(len(wanted) + 2, 2)
     for one in wanted:
         match one.kind:
@@ -90,7 +89,6 @@ def test_each_bad_input_has_its_answer_and_harms_no_neighbour(row: BadInput, mod
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["json", "auto"])
 def test_the_whole_table_in_one_fetch_has_the_same_answers(mode: str) -> None:
-    """However many bad ones there are."""
     check(mode, TABLE)
 
 

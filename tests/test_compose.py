@@ -22,7 +22,6 @@ OWN_COMMANDS: Final = re.compile(r"docker compose (?:[\w-]+ )*?(?:run --rm|exec 
 
 
 def example_settings() -> dict[str, str]:
-    """Return what .env.example says."""
     return dict(line.split("=", 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
 
 
@@ -43,7 +42,6 @@ def test_the_examples_settings_are_settings() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_pinned_limited_and_stripped(name: str) -> None:
-    """An image of one version, memory and CPUs bounded, no capabilities, no way to gain any."""
     service = SERVICES[name]
     assert re.search(r":(v?\d+\.\d+\.\d+\}|\$\{IMAGE_TAG:-dev\})$", service["image"])
     assert service["mem_limit"]
@@ -63,7 +61,6 @@ def test_workers_are_watched_by_their_supervisor(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_ports_are_published_on_loopback_only(name: str) -> None:
-    """Nothing of the stack is for other machines."""
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
 
 
@@ -134,7 +131,6 @@ def test_the_stores_host_keeps_its_name() -> None:
 
 
 def test_the_image_is_made_of_the_lock_that_the_service_has() -> None:
-    """What the image installs is what the developers' lock has, file by file."""
     pins = {
         file: _pins((ROOT / file).read_text()) for file in ("requirements/checkout.txt", "requirements/service.txt")
     }
@@ -147,7 +143,6 @@ def _pins(lock: str) -> set[tuple[str, str]]:
 
 
 def test_the_pages_name_services_that_there_are() -> None:
-    """A command that a reader copies."""
     named = OWN_COMMANDS.findall(PAGES)
     assert len(named) > 5
     assert set(named) <= SERVICES.keys()

@@ -40,7 +40,6 @@ def document(rng: random.Random) -> bytes:
 
 
 def scraped(directory: Path, targets: Mapping[str, Mapping[str, int]]) -> Path:
-    """Write that these ports of 127.0.0.1 are scraped every second: by job and service."""
     jobs = [
         {
             "job_name": job,
@@ -57,7 +56,6 @@ def scraped(directory: Path, targets: Mapping[str, Mapping[str, int]]) -> Path:
 
 
 def ranks(settings: Settings, stop: Callable[[], bool]) -> Loops:
-    """Return a loop over a stream, and one over a mixture of all."""
     streams = [stream.name for stream in settings.streams()]
 
     def opened(stream: str) -> Batches:

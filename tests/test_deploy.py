@@ -79,13 +79,11 @@ def panels(*names: str) -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Return every expression of the dashboards, and every rule's."""
     asked = [target["expr"].replace("$__range", "1h") for panel in panels() for target in panel["targets"]]
     return [*asked, *(rule["expr"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"])]
 
 
 def by_sample_name() -> dict[str, Described]:
-    """Return what is exported, by the names that Prometheus knows."""
     trainers = []
     for family in of_trainers():
         labels = ["stream", "rank", *(["part"] if "_mixture_" in family.name else [])]
@@ -110,14 +108,12 @@ def test_an_expression_asks_for_metrics_and_labels_that_there_are(expression: st
 
 
 def test_rules_are_found() -> None:
-    """The pattern above sees each of them."""
     assert len(expressions()) == sum(len(panel["targets"]) for panel in panels()) + RULES.count("- alert:")
     assert RULES.count("- alert:") > 5
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_a_dashboard_is_whole(name: str) -> None:
-    """Panels have numbers and titles of their own, lie beside each other, and ask the provisioned data source."""
     everything = DASHBOARDS[name]["panels"]
     assert (
         len({panel["id"] for panel in everything}) == len({panel["title"] for panel in everything}) == len(everything)
@@ -137,7 +133,6 @@ def test_a_dashboard_is_whole(name: str) -> None:
 
 
 def test_dashboards_lead_to_each_other() -> None:
-    """Each has a name of its own; from the new ones a link leads to all that have the tag."""
     assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS) == 3
     for dashboard in DASHBOARDS.values():
         assert dashboard["tags"] == [tag for link in dashboard["links"] for tag in link["tags"]] == ["tokenmill"]
@@ -166,7 +161,6 @@ def test_each_panel_asks_for_the_chosen_topics_and_instances(panel: dict[str, An
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_the_variables_are_filled_from_metrics_that_there_are(name: str) -> None:
-    """Topic or stream, and instance, each with any number of values and all of them at first."""
     variables = {variable["name"]: variable for variable in DASHBOARDS[name]["templating"]["list"]}
     assert list(variables) == ["stream" if name == "training" else "topic", "instance"]
     for variable in variables.values():
@@ -178,14 +172,12 @@ def test_the_variables_are_filled_from_metrics_that_there_are(name: str) -> None
 
 
 def test_lag_in_seconds_is_the_first_on_the_wall() -> None:
-    """With its trend, and the time to catch up."""
     first = [panel["title"] for panel in panels("tokenmill")[:3]]
     assert first == ["Oldest record not yet milled", "Trend of the lag", "Time to catch up"]
     assert panels("tokenmill")[0]["fieldConfig"]["defaults"]["unit"] == "s"
 
 
 def test_the_dashboard_shows_each_part_of_the_way() -> None:
-    """A row of its own for each, with panels in it."""
     rows: dict[str, int] = {}
     for panel in DASHBOARD["panels"]:
         if panel["type"] == "row":

@@ -28,7 +28,6 @@ def test_a_meta_is_the_canonical_json_of_id_and_carried_fields(document: Documen
 
 
 def test_a_meta_is_empty_without_id_and_carried_fields() -> None:
-    """A field that the stream does not carry is no reason for a meta."""
     assert document_meta(Document("text", None, {"label": "y"}), ()) == b""
     assert document_meta(Document("text", None, {"label": "y"}), ("other",)) == b""
     assert document_meta(Document("text", "x", {"label": "y"}), ("label",)) == b'{"fields":{"label":"y"},"id":"x"}'
@@ -56,7 +55,6 @@ def test_no_meta_within_the_limits_is_longer_than_the_limits_say(
 
 @given(texts)
 def test_the_text_limit_counts_utf8_bytes(text: str) -> None:
-    """A text is too large exactly when its UTF-8 form is."""
     size = len(text.encode())
     Limits(size, 1, 1).check_text(text)
     with pytest.raises(RecordError, match="too_large"):

@@ -33,7 +33,6 @@ main()
 
 
 def bare(without: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in an interpreter that lacks some modules."""
     program = BARE.format(without=sorted(without))
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
 
@@ -65,7 +64,6 @@ def test_a_bare_installation_says_what_to_install(arguments: tuple[str, ...]) ->
 )
 @pytest.mark.slow
 def test_a_library_that_is_missing_among_others_is_named(without: str, arguments: tuple[str, ...]) -> None:
-    """Somebody has typer for something else."""
     done = bare({without}, *arguments)
     assert done.returncode == InputError.exit_code
     assert done.stderr.splitlines()[-1].startswith(f"tokenmill: {without} is not installed, which comes with the extra")
@@ -73,7 +71,6 @@ def test_a_library_that_is_missing_among_others_is_named(without: str, arguments
 
 
 def test_a_module_that_is_nobodys_extra_keeps_its_traceback() -> None:
-    """It is a mistake of ours, or of somebody's own function."""
     assert missing_extra("somebody.own") is None
     assert missing_extra("tokenizers") is None
     assert missing_extra(None) is None

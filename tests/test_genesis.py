@@ -23,17 +23,14 @@ def test_the_first_genesis_wins() -> None:
 
 
 def test_a_genesis_survives_its_bytes() -> None:
-    """Recipe, starts, segment length and versions."""
     assert Genesis.from_dict(json.loads(FIRST.pack())) == FIRST
 
 
 def test_a_partition_that_was_added_later_starts_at_0() -> None:
-    """The others at the offsets that the genesis names."""
     assert [FIRST.start(partition) for partition in range(4)] == [0, 7, 0, 0]
 
 
 def test_a_genesis_that_was_changed_by_hand_is_none() -> None:
-    """Its recipe no longer hashes to the fingerprint beside it."""
     values = FIRST.to_dict()
     values["recipe"]["min_chars"] = 7
     with pytest.raises(DamagedError, match="changed by hand"):
@@ -44,7 +41,6 @@ def test_a_genesis_that_was_changed_by_hand_is_none() -> None:
 
 
 def test_the_genesis_of_another_stream_is_none_here() -> None:
-    """Its name would lead into another directory of each store."""
     log = ControlLog("raw-text.validation")
     assert "not of 'raw-text.validation'" in (log.add(GENESIS_KEY, FIRST.pack()) or "")
     assert log.genesis is None
@@ -67,7 +63,6 @@ def test_a_genesis_of_another_format_is_refused() -> None:
     ],
 )  # fmt: skip
 def test_what_no_mill_writes_is_no_genesis(name: str, value: object) -> None:
-    """It is junk, and the next one counts."""
     log = ControlLog()
     assert log.add(GENESIS_KEY, json.dumps({**FIRST.to_dict(), name: value}).encode())
     assert log.genesis is None

@@ -41,7 +41,6 @@ OF_ITS_OWN: Final = {"lock", "store.json"}
 
 
 def raw_topic() -> Iterator[Record]:
-    """Yield records of every kind: the same ones each time."""
     for n in range(32):
         text = text_of([n * 37 % 1000 + at for at in range(4 + n % 9)], EXTRAS[n % len(EXTRAS)])
         url = (*["http://good.example/page"] * 5, "http://bad.example/", "http://good.example/casino", "http://[")[
@@ -98,7 +97,6 @@ def genesis_records(recipe: Recipe) -> Iterator[bytes]:
 
 
 def genesis_of(recipe: Recipe) -> Genesis:
-    """Return the genesis of the only stream."""
     return Genesis(
         "raw-text.train", recipe, (0,) * (PARTITION + 1), segment_blocks=SEGMENT_BLOCKS, versions={"tokenmill": "0"}
     )
@@ -131,7 +129,6 @@ def into_store(recipe: Recipe, messages: Sequence[Message], folder: Path) -> Ite
 
 
 def files(folder: Path) -> dict[str, list[bytes]]:
-    """Return names and content of all files of a store, by how their names end."""
     found: dict[str, list[bytes]] = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name not in OF_ITS_OWN:
@@ -150,7 +147,6 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def of_packing(name: str, engine: str) -> tuple[Source, Recipe]:
-    """Return the stream that packs so, of all splits."""
     shape: dict[str, Any] = PACKINGS[name]
     draft = replace(
         DRAFT,
@@ -169,7 +165,6 @@ def of_packing(name: str, engine: str) -> tuple[Source, Recipe]:
 
 
 def check(name: str, found: dict[str, str]) -> None:
-    """Compare with the table."""
     table = json.loads(GOLDEN.read_text())
     assert found == table[name]
 
@@ -177,13 +172,11 @@ def check(name: str, found: dict[str, str]) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_every_packing_leaves_what_was_recorded(packing: str, engine: str, tmp_path: Path) -> None:
-    """Messages, dead letters, control records and each file of the store."""
     source, recipe = of_packing(packing, engine)
     check(f"{packing}, {engine}", recorded(source, recipe, tmp_path / "store"))
 
 
 def test_every_step_leaves_what_was_recorded(tmp_path: Path) -> None:
-    """With the kernels of the steps that have some."""
     for library in ("spacy", "numba", "ftfy", "re2", "fasttext"):
         pytest.importorskip(library)
     entries, lists = read_pipeline(every_step(tmp_path))

@@ -29,13 +29,11 @@ LONG: Final = b"x" * (8 << 20)
 
 
 def raising(_: object) -> Page:
-    """Be a page that cannot be made."""
     raise RuntimeError("secret text of a record")
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
-    """Yield a server whose connections live for a second."""
     monkeypatch.setattr(page_server, "LIFE_SECONDS", LIFE_SECONDS)
     registry = CollectorRegistry()
     for name in ("one", "other"):
@@ -51,14 +49,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
 
 
 def connected(server: PageServer, sends: bytes = b"") -> socket.socket:
-    """Return a client that has sent something."""
     client = socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS)
     client.sendall(sends)
     return client
 
 
 def read(client: socket.socket) -> bytes:
-    """Return all that comes until the server ends the connection, in whatever way."""
     found = b""
     try:
         while data := client.recv(1 << 16):
@@ -69,7 +65,6 @@ def read(client: socket.socket) -> bytes:
 
 
 def is_over(client: socket.socket) -> bool:
-    """Return whether the server has ended the connection."""
     client.setblocking(False)
     try:
         return client.recv(1 << 16) == b""
@@ -80,7 +75,6 @@ def is_over(client: socket.socket) -> bool:
 
 
 def threads() -> set[str]:
-    """Return the names of this process's threads."""
     return {thread.name for thread in threading.enumerate()}
 
 
@@ -102,7 +96,6 @@ def test_half_open_requests_keep_nobody_out_and_are_ended(server: PageServer, se
 
 
 def test_a_byte_now_and_then_prolongs_nothing(server: PageServer) -> None:
-    """A connection's time runs from its beginning, not from its last byte."""
     with connected(server, b"GET /metrics HTTP/1.1\r\n") as client:
         lines = 0
 
@@ -172,7 +165,6 @@ def test_what_is_no_request_is_refused_and_not_repeated(server: PageServer, send
 
 
 def test_a_connection_carries_one_request(server: PageServer) -> None:
-    """Of requests sent one behind the other the first is answered."""
     with connected(server, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 50) as client:
         assert read(client).count(b"HTTP/1.1 200 OK") == 1
 
@@ -222,7 +214,6 @@ def test_few_descriptors_leave_most_of_them_to_the_work() -> None:
 
 
 def test_the_end_closes_all_connections_and_frees_the_address() -> None:
-    """Also those that were asking; nothing of it is left open."""
     descriptors = set(Path("/proc/self/fd").iterdir())
     server = PageServer("127.0.0.1", 0, {})
     server.start()
@@ -239,7 +230,6 @@ def test_the_end_closes_all_connections_and_frees_the_address() -> None:
 
 
 def test_a_client_that_resets_harms_nobody(server: PageServer) -> None:
-    """A connection that ends with a reset in the middle of its request is forgotten."""
     for _ in range(20):
         with connected(server, b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n") as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -21,8 +21,6 @@ from tokenmill.parameters import (
 
 @dataclass(frozen=True)
 class _Kinds:
-    """A step for tests."""
-
     text: str
     """What must
     be given."""
@@ -37,7 +35,6 @@ class _Kinds:
 
 
 def test_parameters_are_the_public_fields_with_their_descriptions() -> None:
-    """Written once, below each field."""
     found = {parameter.name: parameter for parameter in parameters_of(_Kinds)}
     assert list(found) == ["text", "count", "share", "yes", "words", "pairs", "choice"]
     assert found["text"].description == "What must be given."
@@ -49,7 +46,6 @@ def test_parameters_are_the_public_fields_with_their_descriptions() -> None:
 
 
 def test_values_come_in_the_types_of_their_fields() -> None:
-    """As TOML and JSON have them."""
     given = {"text": "x", "share": 1, "words": ["a"], "pairs": [[2, 1]], "choice": "b"}
     found = checked_values(_Kinds, given, "step 1")
     assert found == {"text": "x", "share": 1.0, "words": ("a",), "pairs": ((2, 1.0),), "choice": "b"}
@@ -77,7 +73,6 @@ def test_values_come_in_the_types_of_their_fields() -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_what_does(given: dict[str, Any], said: str) -> None:
-    """Behind the place."""
     with pytest.raises(SettingsError, match=f"^step 7: .*{said}"):
         checked_values(_Kinds, given, "step 7")
 
@@ -92,7 +87,6 @@ def test_entries_are_lines_in_order_and_each_once() -> None:
 
 
 def test_a_file_that_cannot_be_read_or_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the parameter, and what is allowed."""
     with pytest.raises(SettingsError, match=r"^step 2 \(words\): words: cannot read .*nowhere: No such file"):
         read_list_file(str(tmp_path / "nowhere"), "step 2 (words): words")
     with pytest.raises(SettingsError, match=r"cannot read .*: Is a directory"):

@@ -28,8 +28,6 @@ UP_SECONDS: Final = 120
 
 
 class Snippet(NamedTuple):
-    """A fenced block of the README."""
-
     language: str
     code: str
 
@@ -41,7 +39,6 @@ def fenced() -> list[Snippet]:
 
 
 def snippets() -> list[Snippet]:
-    """Return the blocks that a reader may run."""
     return [snippet for snippet in fenced() if snippet.language]
 
 
@@ -96,7 +93,6 @@ class Reader:
         return "".join(self.type(line) for line in code.splitlines())
 
     def type(self, line: str) -> str:
-        """Run one line in a shell."""
         if not line.startswith("tokenmill up"):
             return self.call(["bash", "-euo", "pipefail", "-c", line])
         with (self.directory / "up.log").open("wb") as log:
@@ -107,7 +103,6 @@ class Reader:
         return ""
 
     def call(self, command: list[str]) -> str:
-        """Run a command that must succeed."""
         done = subprocess.run(
             command, cwd=self.directory, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -139,12 +134,10 @@ class Reader:
 
     @property
     def log(self) -> str:
-        """What `tokenmill up` has said."""
         file = self.directory / "up.log"
         return file.read_text() if file.exists() else ""
 
     def wait_for(self, words: str) -> None:
-        """Wait until `tokenmill up` says something."""
         deadline = time.monotonic() + UP_SECONDS
         while words not in self.log:
             assert time.monotonic() < deadline, self.log
@@ -171,7 +164,6 @@ class Reader:
         return sum(stored) if stored == in_eras else 0
 
     def is_trainable(self) -> bool:
-        """Tell whether each block of all that was sent is in the store and in an era there."""
         trainable = self.eras_of_store()
         if not trainable:  # then there is no need for a verification
             return False
@@ -189,7 +181,6 @@ class Reader:
 
 
 def _end(up: "subprocess.Popen[bytes]") -> None:
-    """Press Ctrl-C."""
     up.send_signal(signal.SIGINT)
     try:
         up.wait(60)
@@ -199,14 +190,12 @@ def _end(up: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """Yield a reader; what they started ends with the test."""
     somebody = Reader(tmp_path)
     yield somebody
     somebody.leave()
 
 
 def test_it_can_be_read_in_five_minutes() -> None:
-    """Its pictures and pages are there."""
     assert len(README.splitlines()) <= 120
     for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", README):
         assert (ROOT / link).exists(), link

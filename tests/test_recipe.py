@@ -32,7 +32,6 @@ OTHERS: dict[str, list[Any]] = {
 
 
 def _others(name: str) -> list[Any]:
-    """Return other values for a field."""
     if name in OTHERS:
         return OTHERS[name]
     value = getattr(RECIPE, name)
@@ -48,7 +47,6 @@ def test_every_field_decides_the_fingerprint() -> None:
 
 
 def test_the_formats_version_decides_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other rules, other tokens."""
     before = RECIPE.fingerprint
     monkeypatch.setattr("tokenmill.recipe.FORMAT", FORMAT + 1)
     assert RECIPE.fingerprint != before
@@ -61,7 +59,6 @@ def test_the_fingerprint_of_a_recipe_stays() -> None:
 
 @given(sources)
 def test_a_recipe_survives_the_genesis(source: object) -> None:
-    """Through canonical JSON, fields and fingerprint."""
     for recipe in getattr(source, "recipes"):  # noqa: B009 - see the strategy
         again = Recipe.from_dict(json.loads(canonical_json(recipe.to_dict())))
         assert again == recipe
@@ -106,7 +103,6 @@ def test_a_field_that_came_later_stands_in_a_recipe_only_where_it_says_something
 
 @pytest.mark.parametrize(("dtype", "size"), [("uint8", 1), ("uint16", 2), ("uint32", 4)])
 def test_tokens_are_little_endian(dtype: str, size: int) -> None:
-    """And blocks have the bytes that follow from their dtype."""
     recipe = replace(RECIPE, dtype=dtype, block_tokens=5)
     assert np.array([1], recipe.token_dtype).tobytes() == (1).to_bytes(size, "little")
     assert recipe.block_bytes == 5 * size

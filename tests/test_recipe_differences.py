@@ -69,14 +69,12 @@ OTHER_TOKENIZER: dict[str, Any] = {
     ],
 )
 def test_a_difference_is_one_line_in_the_words_of_its_setting(change: dict[str, Any], line: str) -> None:
-    """The stream's value, and this worker's."""
     stream = replace(RECIPE, pipeline=({"name": "sample", "rate": 0.1},)) if "pipeline" in change else RECIPE
     assert differences(stream, replace(RECIPE, **change)) == [line]
 
 
 @given(st.sampled_from([field.name for field in fields(Recipe)]), st.integers(1, 9))
 def test_no_difference_is_passed_over(name: str, more: int) -> None:
-    """Whatever field it is in; of equals there is none."""
     value = getattr(RECIPE, name)
     changes: dict[str, Any] = {
         "steps": (),
@@ -110,14 +108,12 @@ def test_what_a_draft_leaves_to_the_tokenizer_is_no_difference() -> None:
 @given(sources, sources)
 @pytest.mark.slow
 def test_recipes_differ_where_their_fingerprints_do(one: object, other: object) -> None:
-    """Any two."""
     for mine in getattr(one, "recipes"):  # noqa: B009 - see the strategy
         for theirs in getattr(other, "recipes"):  # noqa: B009
             assert bool(differences(mine, theirs)) == (mine.fingerprint != theirs.fingerprint)
 
 
 def test_a_step_is_one_phrase_for_people() -> None:
-    """As it would be called."""
     assert step_in_words({"name": "c4_quality"}) == "c4_quality"
     assert step_in_words({"name": "regex", "regex_exp": 'a"é', "keep_matched": True}) == (
         'regex(regex_exp = "a\\"é", keep_matched = true)'

@@ -29,7 +29,6 @@ PARAMETERS = st.sampled_from(NAMES.split())
     scheme=st.sampled_from(["http", "https", "postgresql+psycopg", "s3", "kafka", "hf"]),
 )
 def test_a_password_before_a_host_is_hidden(secret: str, more: str, scheme: str) -> None:
-    """With a user or without one, escaped or not."""
     for password in (secret, quote(secret + more, safe=""), quote(quote(secret + more, safe=""), safe="")):
         for user in ("", "user", "a.b%40c"):
             shown = redacted(f"reading {scheme}://{user}:{password}@host:9092/path?x=1 failed")
@@ -82,7 +81,6 @@ def test_a_quoted_password_outside_of_an_address_is_hidden(secret: str, begin: s
 
 @given(secret=SECRETS)
 def test_what_a_library_takes_apart_is_hidden_too(secret: str) -> None:
-    """Where the address is known."""
     address = f"postgresql://user:{quote(secret + '!-')}@host/name"
     shown = redacted(f'connection failed: password "{secret}!-" of user', address)
     assert shown == f'connection failed: password "{HIDDEN}" of user'
@@ -116,7 +114,6 @@ def test_what_is_hidden_once_stays_so(text: str) -> None:
     ["a", "a-", "a://", "http://a:", "a:b@", "%3a%2f%2f", "a=b&", "%25", "password=", "{'", "x://?key={", ":/", "@"],
 )
 def test_long_texts_are_no_harm(piece: str) -> None:
-    """Logs hold what others sent."""
     before = time.process_time()
     for begin in ("", "x://"):
         redacted((begin + piece * 100_000)[:200_000])
@@ -124,7 +121,6 @@ def test_long_texts_are_no_harm(piece: str) -> None:
 
 
 def test_no_error_shows_a_secret() -> None:
-    """Whoever raises it, with whatever an address says."""
     address = "http://user:S3cret@host/?token=S3cret"
     for error in (InputError(f"{address}: no"), RegistryError(address, definite=True), RecordError("reason", address)):
         assert "S3cret" not in str(error)

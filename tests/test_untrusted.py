@@ -31,7 +31,6 @@ ours = st.recursive(
 
 @given(ours)
 def test_what_we_write_is_read_again(value: Any) -> None:
-    """Every value of our own spelling."""
     try:
         data = canonical_json(value)
     except UnicodeEncodeError:  # half a surrogate pair, which no JSON of ours has
@@ -49,7 +48,6 @@ def test_anything_else_is_a_value_error(data: bytes) -> None:
 
 
 def test_nesting_has_a_bound_that_can_be_named() -> None:
-    """Lists and objects alike."""
     value: Any = 1
     for level in range(MAX_JSON_DEPTH):
         value = [value] if level % 2 else {"a": value}
@@ -60,7 +58,6 @@ def test_nesting_has_a_bound_that_can_be_named() -> None:
 
 @given(st.binary(max_size=300), st.integers(0, 9))
 def test_what_is_whole_is_unzipped(content: bytes, level: int) -> None:
-    """Also where it is as long as it may be."""
     packed, digest = zlib.compress(content, level), sha256(content).hexdigest()
     assert unzipped(packed, digest) == content
     assert unzipped(packed, digest, most=len(content)) == content
@@ -84,7 +81,6 @@ def test_a_fifo_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
-    """Only what tells that."""
     (tmp_path / "file").write_bytes(bytes(100))
     assert read_regular(tmp_path / "file", most=100) == bytes(100)
     with pytest.raises(DamagedError, match="more than 99 bytes"):
@@ -93,7 +89,6 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Return a store with sealed segments and an open one."""
     info = make_info(block_tokens=8, segment_blocks=4)
     made = make_store(tmp_path / "store", info)
     fill(made, info, make_chain(info, 10), range(1, 11))
@@ -101,7 +96,6 @@ def store(tmp_path: Path) -> Store:
 
 
 def replaced(path: Path, *, fifo: bool) -> None:
-    """Put something else in the place of a file: brackets, or a FIFO."""
     path.unlink(missing_ok=True)
     if fifo:
         os.mkfifo(path)
@@ -110,7 +104,6 @@ def replaced(path: Path, *, fifo: bool) -> None:
 
 
 def read_all(store: Store) -> None:
-    """Read every block and entry, as a reader that checks does."""
     reader = open_partition(store.path, STREAM, 0, check=True)
     for block in range(reader.blocks):
         reader.read(block)
@@ -140,7 +133,6 @@ def test_a_fifo_in_place_of_the_lock_file_keeps_nobody_waiting(store: Store) -> 
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_descriptions_and_states_can_be_anything(store: Store, tmp_path: Path, *, fifo: bool) -> None:
-    """Each is refused by an error of ours that names it."""
     for path in (store.path / STREAM / "stream.json", store.path / STREAM / "0" / "start.json"):
         replaced(path, fifo=fifo)
     replaced(tmp_path / "state", fifo=fifo)

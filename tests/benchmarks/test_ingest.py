@@ -14,7 +14,6 @@ from benchmarks.report import KEYS
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return what a quick run wrote."""
     directory = tmp_path_factory.mktemp("bench")
     command = [sys.executable, "-m", "benchmarks.ingest", "--quick", "--no-picture"]
     command += ["--directory", str(directory / "work"), "--output", str(directory)]
@@ -26,7 +25,6 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.needs("minutes")
 def test_every_contender_has_every_number(result: dict[str, Any]) -> None:
-    """And TokenMill's ratio to each of the others."""
     assert {"machine", "versions", "rounds", "cells"} <= result.keys()
     (cell,) = result["cells"]
     assert list(cell["contenders"]) == [contender.name for contender in CONTENDERS]

@@ -10,7 +10,6 @@ import pytest
 
 @pytest.mark.needs("minutes")
 def test_every_way_to_a_block_is_measured(tmp_path: Path) -> None:
-    """At low load, after a kill, and after a stop: as often as was asked for."""
     command = [sys.executable, "-m", "benchmarks.latency", "--documents", "2", "--rounds", "1"]
     command += ["--directory", str(tmp_path / "work"), "--output", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

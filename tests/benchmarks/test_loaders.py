@@ -18,7 +18,6 @@ SHAPES = ({"blocks": 10_000}, {"blocks": 160, "segment_blocks": 8, "era_blocks":
 
 @pytest.fixture(scope="module", params=SHAPES, ids=str)
 def stock(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stock:
-    """Return a store of small blocks."""
     return make_stock(tmp_path_factory.mktemp("stock"), block_tokens=5, **request.param)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 @pytest.mark.needs("minutes")
 def test_each_path_has_its_files() -> None:
-    """And none of what goes on beside it."""
     command = [sys.executable, "-m", "benchmarks.path_files"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

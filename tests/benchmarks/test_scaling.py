@@ -12,7 +12,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.needs("minutes")
 def test_each_part_is_measured(tmp_path: Path) -> None:
-    """With a hundredth of the blocks."""
     scaling.main(rounds=1, share=0.01, directory=tmp_path / "work", output=tmp_path)
 
     found = json.loads((tmp_path / "scaling.json").read_text())
@@ -23,7 +22,6 @@ def test_each_part_is_measured(tmp_path: Path) -> None:
 
 
 def test_samples_that_ranks_share_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the figure would say nothing."""
     monkeypatch.setattr(scaling, "RANK_PLACES", scaling.RANK_PLACES.replace("int(rank)", "int(rank) // 2"))
     with pytest.raises(SystemExit, match="8 ranks took"):
         scaling._ranks(tmp_path, 0.001, 1)

@@ -10,12 +10,10 @@ SITE = "/somewhere/.venv/lib/python3.11/site-packages"
 
 
 def _stack(*names: str) -> list[Frame]:
-    """Return frames, outermost first, of ``file:function``."""
     return [Frame(function, path, 1) for path, _, function in (name.rpartition(":") for name in names)]
 
 
 def test_a_frame_is_read_as_py_spy_writes_it() -> None:
-    """Other parts of its lines, such as threads, are none."""
     frame = Frame.parse(f"Fetcher._fetch (inner) ({SITE}/aiokafka/consumer/fetcher.py:12)")
     assert frame == Frame("Fetcher._fetch (inner)", f"{SITE}/aiokafka/consumer/fetcher.py", 12)
     assert frame.name == "aiokafka/consumer/fetcher.py:Fetcher._fetch (inner)"

@@ -71,7 +71,6 @@ class Server:
         self._process.wait()
 
     def _wait(self) -> None:
-        """Wait until it listens, and has its bucket."""
         end = time.monotonic() + SECONDS
         while not self._listens():
             assert time.monotonic() < end
@@ -89,7 +88,6 @@ class Server:
 
 
 def login(address: str) -> dict[str, str]:
-    """Return what the environment says to reach a server."""
     names = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
     account = {"gcs_base_url": address, "disable_oauth": True, "client_email": "", "private_key": ""}
     google = {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**account, "private_key_id": ""}), "GOOGLE_ALLOW_HTTP": "true"}

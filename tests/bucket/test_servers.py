@@ -47,7 +47,6 @@ def on(*kinds: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Return a server that runs."""
     with Server(request.param, tmp_path_factory.mktemp("server") / "buckets") as running:
         yield running
 
@@ -61,7 +60,6 @@ def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
 
 
 def found_in(address: str) -> dict[str, bytes]:
-    """Return all objects below an address."""
     store = from_url(address)
     names = sorted(one["path"] for part in obstore.list(store) for one in part)
     return {name: bytes(obstore.get(store, name).bytes()) for name in names}
@@ -184,7 +182,6 @@ def test_a_login_that_is_over_is_named_and_a_new_one_goes_on(server: Server, buc
 
 @on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_foreign_object_stops_an_upload(bucket: str, tmp_path: Path) -> None:
-    """And stays as it is."""
     store = whole_store(tmp_path / "store")
     name = f"{STREAM}/1/000000000000.bin"
     obstore.put(from_url(bucket), name, b"of somebody else")

@@ -18,7 +18,6 @@ TAG = "test"
 
 @pytest.fixture(scope="session")
 def engine() -> Engine:
-    """Return what runs containers here."""
     found = find_engine()
     if found is None:
         pytest.fail(WHAT_TO_INSTALL, pytrace=False)
@@ -27,7 +26,6 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def say(request: pytest.FixtureRequest) -> "Say":
-    """Return who tells a waiting person what goes on."""
     return Say(request.config)
 
 
@@ -35,19 +33,16 @@ class Say:
     """Prints past pytest's capture."""
 
     def __init__(self, config: pytest.Config) -> None:
-        """Print nothing yet."""
         self._started = time.monotonic()
         self._capture = config.pluginmanager.getplugin("capturemanager")
 
     def __call__(self, message: str) -> None:
-        """Print one line."""
         with self._capture.global_and_fixture_disabled():
             print(f"stack: {time.monotonic() - self._started:4.0f} s: {message}", flush=True)  # noqa: T201 - minutes pass
 
 
 @pytest.fixture(scope="session")
 def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Build the service's image as people do, and return its name."""
     say("builds the image")
     name = f"tokenmill:{TAG}"
     engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "service", "--build-arg", "VERSION=test")

@@ -15,15 +15,11 @@ WORDS_IN_DOCUMENT = (20, 600)
 
 
 class Document(NamedTuple):
-    """One document, as people have it."""
-
     id: str
     text: str
 
 
 class Corpus(NamedTuple):
-    """A file of documents."""
-
     path: Path
     filtered: Counter[str]
     """Documents that a filter drops, by reason."""

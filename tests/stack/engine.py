@@ -25,8 +25,6 @@ class CommandError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The commands to use."""
-
     name: str
     run: tuple[str, ...]
     build: tuple[str, ...]
@@ -56,7 +54,6 @@ class Engine:
         return done
 
     def out(self, *arguments: str, seconds: float = 120) -> str:
-        """Return what one of the engine's own commands prints."""
         return self.call([*self.run, *arguments], seconds=seconds).stdout.strip()
 
     def has_image(self, image: str) -> bool:
@@ -73,7 +70,6 @@ class Engine:
 
 
 def find_engine() -> Engine | None:
-    """Return what can be used here, or None."""
     if _works("docker", "info") and _works("docker", "compose", "version"):
         return Engine("docker", ("docker",), ("docker", "build"), ("docker", "compose"))
     beside = Path(sys.executable).with_name("podman-compose")

@@ -53,7 +53,6 @@ class Project:
         self.compose("down", "--volumes", check=False)
 
     def compose(self, *arguments: str, seconds: float = 300, check: bool = True) -> str:
-        """Run a command of compose and return what it prints."""
         command = [*self.engine.compose, "-p", self.name, "--env-file", str(self._settings), *PROFILES, *arguments]
         return self.engine.call(command, seconds=seconds, environment=self._environment, check=check).stdout
 
@@ -65,7 +64,6 @@ class Project:
             self.remove(container)
 
     def remove(self, container: str) -> None:
-        """Stop a container in order, and remove it."""
         self.engine.out("stop", container)
         self.engine.out("rm", container)
 
@@ -84,7 +82,6 @@ class Project:
         return self.compose("run", "--rm", "-T", "cli", *arguments, seconds=seconds)
 
     def containers(self, service: str) -> list[str]:
-        """Return the names of a service's containers, the first one first."""
         of_service = f"label=com.docker.compose.service={service}"
         return sorted(self._listed("--filter", of_service, "--format", "{{.Names}}"), key=_number)
 
@@ -94,7 +91,6 @@ class Project:
         return self.engine.call(command, check=False).returncode == 0
 
     def inspect(self, container: str) -> dict[str, Any]:
-        """Return what the engine knows of a container."""
         found: list[dict[str, Any]] = json.loads(self.engine.out("inspect", container))
         return found[0]
 
@@ -115,7 +111,6 @@ class Project:
         return done.stdout + done.stderr
 
     def logs(self) -> str:
-        """Return the end of every container's log."""
         parts = []
         for name in self._listed("--format", "{{.Names}}"):
             done = self.engine.call([*self.engine.run, "logs", "--tail", str(LOG_LINES), name], check=False)

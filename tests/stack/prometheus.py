@@ -25,21 +25,15 @@ VARIABLES: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": "5m
 
 
 class Panel(NamedTuple):
-    """One query of a dashboard."""
-
     title: str
     expression: str
 
 
 class Prometheus:
-    """A running server."""
-
     def __init__(self, port: int) -> None:
-        """Ask nothing yet."""
         self.url = f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, **parameters: object) -> Any:
-        """Return the data of an answer."""
         with urlopen(f"{self.url}/api/v1/{path}?{urlencode(parameters)}", timeout=30) as answer:  # noqa: S310 - ours
             return json.load(answer)["data"]
 
@@ -49,7 +43,6 @@ class Prometheus:
         return sum(value not in {"NaN", "+Inf", "-Inf"} for series in result for _, value in series["values"])
 
     def value(self, expression: str) -> float:
-        """Return the sum of what a query gives now."""
         return sum(float(series["value"][1]) for series in self.ask("query", query=expression)["result"])
 
 
@@ -72,7 +65,6 @@ def running(directory: Path) -> Iterator[Prometheus]:
 
 
 def dashboard_queries() -> list[Panel]:
-    """Return every query of every provisioned dashboard."""
     panels = []
     for file in sorted(DASHBOARDS.glob("*.json")):
         panels += _queries(json.loads(file.read_text()).get("panels", []))

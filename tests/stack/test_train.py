@@ -33,5 +33,4 @@ def trained(story: Story, project: Project, engine: Engine, tmp_path_factory: py
 
 
 def test_a_container_trains_on_the_store_that_the_stack_filled(trained: str) -> None:
-    """The store is mounted for reading only."""
     assert json.loads(trained.splitlines()[-1])["step"] == STEPS

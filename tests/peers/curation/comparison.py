@@ -30,8 +30,6 @@ _SHOWN: Final = 400
 
 @dataclass
 class Compared:
-    """What a comparison found."""
-
     documents_compared: int = 0
     """Real documents."""
     adversarial_compared: int = 0
@@ -84,7 +82,6 @@ def _answer(shards: list[Path]) -> None:
 
 
 def _add(compared: Compared, verdicts: list[Counter[str]], shard: Path) -> None:
-    """Add what is found in a shard."""
     for given, theirs, ours in zip(
         _lines(shard),
         _lines(shard.with_suffix(".with_datatrove")),
@@ -123,7 +120,6 @@ def _shown(answer: str | list[str]) -> str:
 
 
 def main() -> None:
-    """Compare, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--documents", type=int, default=200_000)

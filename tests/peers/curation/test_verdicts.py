@@ -21,7 +21,6 @@ MOST_DIFFERENCES: Final = 2e-5
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """Return what a comparison of some documents finds."""
     folder = tmp_path_factory.mktemp("verdicts")
     return compare(folder, documents=int(os.environ.get("CURATION_DOCUMENTS", "200000")), rounds=40, processes=2)
 
@@ -50,7 +49,6 @@ def test_most_reasons_are_met(compared: Compared) -> None:
 
 
 def test_the_record_is_of_so_many_documents() -> None:
-    """The last full comparison, as it is published."""
     record = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "curation_verdicts.json").read_text())
     assert record["documents_compared"] >= 200_000
     assert all(one["has_long_chunk"] for one in record["differences_of_datatrove"])

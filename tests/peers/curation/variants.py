@@ -4,8 +4,6 @@ from typing import Any, Final, NamedTuple
 
 
 class Variant(NamedTuple):
-    """A filter with some parameters."""
-
     step: str
     parameters: dict[str, Any]
     one_in: int = 1

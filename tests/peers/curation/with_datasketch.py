@@ -36,7 +36,6 @@ def datasketch_bands(near: Near, texts: Sequence[str]) -> npt.NDArray[np.uint64]
 
 
 def main() -> None:
-    """Compute those of all texts, with the parameters that `near` has."""
     texts = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     np.save(Path(sys.argv[2]), datasketch_bands(Near(), texts))
 

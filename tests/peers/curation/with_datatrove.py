@@ -26,14 +26,12 @@ FILTERS: Final[dict[str, Any]] = {
 
 
 def main() -> None:
-    """Answer for all documents of these files; see `tests.peers.curation.shards`."""
     split_into_words("IS_ALPHA")  # the first one is a word, all later ones are left out (see our words.py)
     filters = [FILTERS[variant.step](**variant.parameters) for variant in VARIANTS]
     answer_shards(sys.argv[1:], "with_datatrove", lambda at, text: answer(filters[at], text))
 
 
 def answer(step: Any, text: str) -> Answer:
-    """Return a filter's answer for one text."""
     document = Document(text=text, id="")
     try:
         verdict = step.filter(document)

@@ -32,14 +32,12 @@ OF_DATATROVE: Final = {"too_few_paragraphs": "< 3 paragraphs"}
 
 
 def main() -> None:
-    """Answer for all documents of these files; see `tests.peers.curation.shards`."""
     plain = [STEPS[variant.step](**variant.parameters) for variant in VARIANTS]
     fast = with_kernels(plain)
     answer_shards(sys.argv[1:], "with_tokenmill", lambda at, text: answer(plain[at], fast[at], text))
 
 
 def answer(plain: Step, fast: Step, text: str) -> Answer:
-    """Return the answer of both for one text."""
     document = Document(text, None, {})
     found = _named(plain(document))
     changed = dict(fast.many(DocumentColumns.without_fields([text], [None])))

@@ -8,7 +8,6 @@ from typing import Any
 
 
 def mds(folder: str) -> Iterator[dict[str, Any]]:
-    """Read with mosaicml-streaming."""
     from streaming import StreamingDataset  # noqa: PLC0415 - one library in each process
 
     data = StreamingDataset(local=folder, batch_size=1, shuffle=False)
@@ -16,7 +15,6 @@ def mds(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def litdata(folder: str) -> Iterator[dict[str, Any]]:
-    """Read with litdata."""
     from litdata import StreamingDataset  # noqa: PLC0415
 
     for row in StreamingDataset(folder, shuffle=False):
@@ -32,7 +30,6 @@ def litdata_tokens(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def megatron(folder: str) -> Iterator[dict[str, Any]]:
-    """Read with Megatron-Core."""
     from megatron.core.datasets.indexed_dataset import IndexedDataset  # noqa: PLC0415
 
     for file in sorted(Path(folder).glob("*.idx")):
@@ -43,7 +40,6 @@ def megatron(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def main(to: str, folder: str) -> None:
-    """Print the rows as a JSON list."""
     rows = []
     for row in {"mds": mds, "litdata": litdata, "tokens": litdata_tokens, "megatron": megatron}[to](folder):
         about = row.get("document", {})

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.peers
 
 
 def read(to: FormatChoice | Literal["tokens"], folder: Path, home: Path) -> list[dict[str, Any]]:
-    """Return the rows that the format's own library reads."""
     return list(json.loads(last_line(home, "-m", "tests.peers.formats.read_rows", to, folder)))
 
 

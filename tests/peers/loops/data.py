@@ -54,28 +54,22 @@ class Run(NamedTuple):
 
     @classmethod
     def from_arguments(cls) -> "Run":
-        """Return what the command line says."""
         kind, store, directory, workers, more = sys.argv[1:]
         return cls(kind, store, Path(directory), int(workers), more)
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that will be killed."""
         return not any(self.directory.iterdir())
 
     def dataset(self, **options: Any) -> StepDataset:
-        """Open what is trained on."""
         return dataset_of(self.kind, self.store, **options)
 
     def loader(self, dataset: StepDataset, **options: Any) -> DataLoader[Batch]:
-        """Return torch's loader over it."""
         return DataLoader(dataset, batch_size=None, num_workers=self.workers, **options)
 
     def model(self) -> Recording:
-        """Return the model; it ends the first process."""
         return Recording(killed_at=KILLED_AT if self.is_first else None)
 
     @property
     def end(self) -> Path:
-        """The state of the model that comes out."""
         return self.directory / "end.pt"

@@ -39,6 +39,5 @@ def test_rows_are_those_of_transformers(kind: str, row: int, tmp_path: Path) -> 
 
 
 def theirs(file: Path, padding: str, row: int) -> Any:
-    """Return what the call gives, in a process that has the packages."""
     call = ["-m", "tests.peers.loops.with_tokenizer", file, padding, row, json.dumps(TEXTS)]
     return json.loads(run_with("loops", *call, HF_HUB_OFFLINE="1").stdout)

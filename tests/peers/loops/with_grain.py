@@ -34,11 +34,9 @@ class StepsIterator(grain.DatasetIterator[Batch]):
         return next(self._steps)
 
     def get_state(self) -> dict[str, Any]:
-        """Return where the run stands."""
         return self._batches.state_dict()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where a run stood."""
         self._batches.load_state_dict(state)
         self._steps = iter(self._batches)
 

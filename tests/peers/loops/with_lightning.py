@@ -19,22 +19,18 @@ class Module(lightning.LightningModule):
         self.dataset = dataset
 
     def training_step(self, batch: Batch) -> torch.Tensor:
-        """Train, and remember on what."""
         x, y = batch
         self.data_state = batch.state
         loss: torch.Tensor = self.model(x, y)
         return loss
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the state with all others."""
         checkpoint["data"] = self.data_state
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on there."""
         self.dataset.resume(checkpoint["data"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return an optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 

@@ -15,7 +15,6 @@ GPT2 = {"vocab_size": 1 << 16, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_posit
 
 
 def main() -> None:
-    """Compare."""
     torch.manual_seed(0)
 
     def opened(**options: Any) -> Any:

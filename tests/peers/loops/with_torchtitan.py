@@ -51,7 +51,6 @@ class Model(BaseModel):
             """Take nothing."""
 
         def get_nparams_and_flops(self, _model: torch.nn.Module, seq_len: int) -> tuple[int, int]:
-            """Return two numbers for its log."""
             return 1, seq_len
 
     def __init__(self, config: Config) -> None:
@@ -59,7 +58,6 @@ class Model(BaseModel):
         self.inner = Recording(killed_at=config.killed_at)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what is held against the labels."""
         loss: torch.Tensor = self.inner(rows[:, :-1], rows[:, 1:])
         return loss.expand(len(rows), rows.shape[1] - 1)
 
@@ -83,15 +81,12 @@ class Tokenizer(BaseTokenizer):
         """Take all that comes."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
-        """Return nothing."""
         return []
 
     def decode(self, *_: Any, **__: Any) -> str:
-        """Return nothing."""
         return ""
 
     def get_vocab_size(self) -> int:
-        """Return how many there may be."""
         return 65536
 
 
@@ -134,7 +129,6 @@ class TokenMillDataLoader(ParallelAwareDataloader):
 
 
 def main() -> None:
-    """Train."""
     run = Run.from_arguments()
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     config = Trainer.Config(

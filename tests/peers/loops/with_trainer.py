@@ -24,18 +24,14 @@ class Model(torch.nn.Module):
         attention_mask: torch.Tensor,
         position_ids: torch.Tensor,
     ) -> dict[str, torch.Tensor]:
-        """Return the loss, with the labels shifted here."""
         assert attention_mask.shape == position_ids.shape == labels.shape
         return {"loss": self.inner(input_ids[:, :-1], input_ids[:, 1:])}
 
 
 class TokenTrainer(Trainer):
-    """A Trainer with a loader of its own."""
-
     loader: DataLoader[Any]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return the loader, as it is."""
         return self.loader
 
 

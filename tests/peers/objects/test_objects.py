@@ -34,15 +34,12 @@ FIRST = JSONL[: JSONL.index(b"\n", 100_000) + 1]
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket, and how to put objects into it."""
-
     address: str
     put: Callable[[str, bytes], object]
 
 
 @pytest.fixture(scope="module", params=["moto", "versitygw", "fake-gcs-server"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Return a server that runs."""
     if request.param == "versitygw" and not (PROGRAMS / "versitygw").exists():
         pytest.skip("versitygw is not built: make .venv/.bucket")
     with Server(request.param, tmp_path_factory.mktemp("objects") / "buckets") as running:
