@@ -103,6 +103,11 @@ def has_half_pair(value: bytes) -> bool:
     return True
 
 
+def is_object_in_string(value: bytes) -> bool:
+    head = re.sub(rb"\\[tnr]|\\u00(20|0[9aAdD])", b" ", value[:4000]).replace(rb"\u0022", b'\\"')
+    return re.match(rb'"[\t\n\r \[]*\{[\t\n\r ]*(\\"|\})', head) is not None
+
+
 def is_scalar(value: bytes) -> bool:
     """Tell whether a value is JSON, and neither an object nor an array: a number of any size, or one that is none."""
     if re.fullmatch(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", value):
@@ -190,7 +195,7 @@ class PlainRules:
         scalar = re.sub(rb"\A(?:[\t\n\r ]|\xef\xbb\xbf)*", b"", value).rstrip(b"\t\n\r ")
         if has_half_pair(scalar) and scalar[:1] == b'"':
             raise Refused("invalid_unicode")
-        if is_scalar(scalar) or re.match(rb'"[\t\n\r ]*(\[[\t\n\r ]*)*\{[\t\n\r ]*(\\"|\})', scalar):
+        if is_scalar(scalar) or is_object_in_string(scalar):
             raise Refused("not_an_object")
         document = self.text(value)
         odd = [byte for byte in value[:256] if byte < 32 and byte not in (9, 10, 12, 13)]

@@ -150,6 +150,7 @@ def of_packing(name: str, engine: str) -> tuple[Source, Recipe]:
     shape: dict[str, Any] = PACKINGS[name]
     draft = replace(
         DRAFT,
+        steps=({"name": "decode", "rules": 3},),  # those of the recording: a settled stream keeps its own
         packing=shape["packing"],
         packing_parameters=dict(shape.get("parameters", {})),
         block_tokens=65,

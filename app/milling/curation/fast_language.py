@@ -364,14 +364,12 @@ class FastLanguage(KernelStep):
 
     def languages_of(self, texts: Sequence[str]) -> list[tuple[str, float]]:
         """Return language and score of each text, after one look or two, as `LanguageStep.look_at` does."""
-        beginning = self.reference.beginning
-        found = self._look([text[: min(FIRST_LOOK, beginning)] for text in texts])
-        unsure = [
-            index
-            for index, (_, score) in enumerate(found)
-            if score < SURE and min(len(texts[index]), beginning) > FIRST_LOOK
-        ]
-        for index, one in zip(unsure, self._look([texts[index][:beginning] for index in unsure]), strict=True):
+        step = self.reference
+        first = [step.seen(text, FIRST_LOOK) for text in texts]
+        found = self._look(first)
+        unsure = {i: step.seen(texts[i], step.beginning) for i, (_, score) in enumerate(found) if score < SURE}
+        longer = {index: text for index, text in unsure.items() if text != first[index]}
+        for index, one in zip(longer, self._look(list(longer.values())), strict=True):
             found[index] = one
         return found
 

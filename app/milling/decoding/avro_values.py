@@ -88,6 +88,13 @@ def _long(source: _Source) -> int:
     return (number >> 1) ^ -(number & 1)
 
 
+def _index(source: _Source) -> int:
+    number = _long(source)
+    if number < 0 and not source.rules.lenient:
+        raise IndexError
+    return number
+
+
 def _string(source: _Source) -> str:
     try:
         return source.take(_long(source)).decode()
@@ -134,7 +141,7 @@ class _Types:
             if any(isinstance(branch, list) for branch in schema):
                 raise ValueError("it has a union directly in a union")
             branches = [self.reader(branch, namespace, level + 1) for branch in schema]
-            return lambda source: branches[_long(source)](source)
+            return lambda source: branches[_index(source)](source)
         if not isinstance(schema, dict) or "type" not in schema:
             raise ValueError("it is no Avro schema, or a part of it is none: it has no type")
         make = {"record": self._record, "error": self._record, "enum": self._enum, "fixed": self._fixed}
@@ -182,7 +189,7 @@ class _Types:
         symbols = [str(symbol) for symbol in schema["symbols"]]
 
         def read(source: _Source) -> str:
-            return symbols[_long(source)]
+            return symbols[_index(source)]
 
         self._define(schema, namespace, read)
         return read

@@ -369,8 +369,11 @@ _NUMBER: Final = re.compile(rb"NaN|-?Infinity|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?
 """A number of JSON, too large for a double or not, or what Python writes for none."""
 _SEQUENCE: Final = re.compile(rb"\x1e[\t\n\r ]*+[{\[\"]")
 """How a JSON text sequence begins: <https://www.rfc-editor.org/rfc/rfc7464>."""
-_OBJECT_IN_STRING: Final = re.compile(rb'"[\t\n\r ]*+(?:\[[\t\n\r ]*+)*+\{[\t\n\r ]*+(?:\\"|\})')
+_SPACES: Final = rb"(?:[\t\n\r ]|\\[tnr]|\\u00(?:20|0[9aAdD])|%s)*+"
+_OBJECT_IN_STRING: Final = re.compile(b'"%s\\{%s(?:\\\\"|\\\\u0022|\\})' % (_SPACES % rb"\[", _SPACES % rb"(?!)"))
 """An object that was encoded twice, however much of it is there."""
+_UNINDENTED: Final = re.compile(rb'"[\t\n\r \[]*+\{[\t\n\r ]*+(?:\\"|\})')
+"""What earlier rules find of these."""
 
 
 def like_json(value: bytes) -> bool:
@@ -382,7 +385,9 @@ def like_json(value: bytes) -> bool:
     return _LIKE_JSON.match(value) is not None
 
 
-def check_no_scalar(value: bytes, text_by: str = 'decode = "text", which takes it as it is') -> None:
+def check_no_scalar(
+    value: bytes, text_by: str = 'decode = "text", which takes it as it is', *, lenient: bool = False
+) -> None:
     """Raise `RecordError` for a JSON string, number or word, whole; or an object in a string, however much is there.
 
     ``text_by`` says what takes it as a text. With half a surrogate pair, the reason is `INVALID_UNICODE`.
@@ -395,7 +400,7 @@ def check_no_scalar(value: bytes, text_by: str = 'decode = "text", which takes i
     if found is None:
         return
     scalar = found["scalar"].rstrip(b"\t\n\r ")
-    twice = _OBJECT_IN_STRING.match(scalar) is not None
+    twice = (_UNINDENTED if lenient else _OBJECT_IN_STRING).match(scalar) is not None
     try:
         if not twice and _NUMBER.fullmatch(scalar) is None:
             orjson.loads(scalar)
@@ -501,7 +506,7 @@ class AutoDecoder(Decoder):
         if first == 0:
             raise _registry_framing(value)
         if not self.objects.rules.scalars_are_text:
-            check_no_scalar(value)
+            check_no_scalar(value, lenient=self.objects.rules.lenient)
         document = self.plain(value)
         check_characters(value)
         return document

@@ -1,12 +1,12 @@
 """What every decoder promises: its answers, the closed set of its reasons, and the rules that decoders have had.
 
-A recipe says by which rules its stream is decoded (``{"name": "decode", "rules": 3}`` in its ``steps``), and a stream
+A recipe says by which rules its stream is decoded (``{"name": "decode", "rules": 4}`` in its ``steps``), and a stream
 keeps them for good. What is bounded is counted, never timed: a value is a document on every machine, or on none.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from tokenmill.documents import OVER_A_LIMIT, Document
@@ -116,6 +116,9 @@ class DecodingRules:
     """Most characters of a schema with all that it refers to. Compilers of schemas are slow with large ones."""
     scalars_are_text: bool
     """Whether mode ``auto`` takes JSON that is no object or array for plain text."""
+    lenient: bool
+    """Whether Avro's branches and symbols are counted from the end by a number below zero, and a cut-off object in a
+    JSON string is a text where escaped white space is in front of it or in it."""
 
     def too_many_values(self) -> RecordError:
         """Return the error for a record that would be decoded to more than `most_values`."""
@@ -123,11 +126,15 @@ class DecodingRules:
         return RecordError(TOO_MANY_VALUES, why)
 
 
-RULES: Final = DecodingRules(3, 1_000_000, 5_000_000, 1 << 18, scalars_are_text=False)
+RULES: Final = DecodingRules(4, 1_000_000, 5_000_000, 1 << 18, scalars_are_text=False, lenient=False)
 """Those of new streams. A million values are 200 MB, and a record of so many is read within seconds."""
-KNOWN: Final = {2: DecodingRules(2, 50_000_000, None, 1 << 24, scalars_are_text=True), 3: RULES}
+KNOWN: Final = {
+    2: DecodingRules(2, 50_000_000, None, 1 << 24, scalars_are_text=True, lenient=True),
+    3: replace(RULES, number=3, lenient=True),
+    4: RULES,
+}
 """All that streams may have. Rules 2 had no bounds: these are beyond what a worker's memory could take then."""
-VALUE_RULES: Final = {2: 1, 3: 2}
+VALUE_RULES: Final = {2: 1, 3: 2, 4: 2}
 """What else a recipe says of values of a schema registry (docs/kafka_teams.md)."""
 BOM: Final = b"\xef\xbb\xbf"
 """UTF-8's byte order mark: some programs begin a file with it; it is no part of the text."""

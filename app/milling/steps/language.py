@@ -44,8 +44,10 @@ _CODES: Final = (
 )
 CODES: Final = frozenset(_CODES.split())
 """The languages that the model knows; here, so that settings are checked without it."""
-RULES: Final = 2
-"""Version of the rules; since 2, capitals are folded (`LanguageStep.asked`)."""
+RULES: Final = 3
+"""Version of the rules; since 2, capitals are folded (`LanguageStep.asked`); since 3, any white space is a space."""
+_SPACES_AS_THEY_ARE: Final = 2
+"""Version of the rules up to which only line feeds were spaces: English with no-break spaces was French."""
 _DIGITS: Final = 3
 """Decimal places of a score, so that the last bits of a library's arithmetic decide nothing."""
 _LIBRARY: Final = "fasttext-predict-v2" if sys.version_info >= (3, 14) else "fasttext-predict"
@@ -65,8 +67,8 @@ class LanguageStep(EachAlone):
     label_only: bool = False
     """Only set the fields, and keep all texts."""
     beginning: int = 1000
-    """Characters at the beginning of a text that decide where its first 200 give no score of 0.8; a line feed counts as
-    a space."""
+    """Characters at the beginning of a text that decide where its first 200 give no score of 0.8; white space of any
+    kind and length counts as one."""
     _rules: int = field(default=RULES, repr=False, compare=False)
     _carried: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _limits: Limits | None = field(default=None, repr=False, compare=False)
@@ -86,7 +88,7 @@ class LanguageStep(EachAlone):
         return describe_step(self, version=self._rules, model_sha256=_model()[1], fasttext_predict=version(_LIBRARY))
 
     def by_rules(self, version: int) -> Self:
-        """Return the step with earlier rules: those of version 1 ask about capitals as they are."""
+        """Return the step with earlier rules: 1 asks about capitals as they are, 1 and 2 about white space."""
         return replace(self, _rules=min(version, RULES))
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:
@@ -120,9 +122,16 @@ class LanguageStep(EachAlone):
 
     def look_at(self, text: str) -> tuple[str, float]:
         """Return language and score of a text's beginning, after one look or two."""
-        beginning = text[: self.beginning]
-        found = language_of(self.asked(beginning[:FIRST_LOOK]))
-        return found if found[1] >= SURE or len(beginning) <= FIRST_LOOK else language_of(self.asked(beginning))
+        first = self.seen(text, FIRST_LOOK)
+        found = language_of(self.asked(first))
+        if found[1] < SURE and (beginning := self.seen(text, self.beginning)) != first:
+            return language_of(self.asked(beginning))
+        return found
+
+    def seen(self, text: str, most: int) -> str:
+        """Return the beginning of a text that decides, in so many characters or fewer."""
+        most = min(most, self.beginning)
+        return text[:most] if self._rules <= _SPACES_AS_THEY_ARE else " ".join(text.split(None, most)[:most])[:most]
 
     def asked(self, text: str) -> str:
         """Return the text as the model is asked about it, which has hardly seen capitals."""

@@ -122,6 +122,18 @@ def test_json_that_is_no_object_is_no_text_either(begin: bytes, value: bytes, re
     assert isinstance(answer(opened("auto"), begin + value + b" or more"), Document) == ("{" not in value.decode())
 
 
+@pytest.mark.parametrize("begin", ["", "\r\n\t ", "[\n  [", "\\u000A\\u0020"])
+@pytest.mark.parametrize("quote", ['\\"', "\\u0022"])
+def test_a_cut_off_object_in_a_string_is_none_however_it_is_indented(begin: str, quote: str) -> None:
+    """By rules 3 it is text, and a stream that has these keeps them."""
+    value = (
+        json.dumps(f"{begin}{{\n  ")[:-1].replace("\\\\u", "\\u").encode()
+        + f"{quote}text{quote}: {quote}It ra".encode()
+    )
+    assert answer(opened("auto"), value) == "not_an_object"
+    assert isinstance(answer(opened("auto", rules=3), value), Document)
+
+
 def test_by_earlier_rules_a_json_text_sequence_is_text() -> None:
     """Its objects are behind a record separator each."""
     assert isinstance(answer(opened("auto", rules=2), b'\x1e{"text": "a"}\n'), Document)

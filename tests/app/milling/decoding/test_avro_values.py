@@ -218,6 +218,15 @@ def test_endless_nesting_does_not_end_the_process() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "too_deep"), done.stderr
 
 
+@pytest.mark.parametrize("kind", [["null", "string"], {"type": "enum", "name": "E", "symbols": ["a", "b"]}])
+def test_a_branch_or_symbol_below_zero_is_none(kind: Any) -> None:
+    """Only damaged bytes have one; by rules 3 it is counted from the end, and a stream that has these keeps them."""
+    schemas = Registry({1: avro(record({"name": "text", "type": kind}))})
+    value = framed(number(-1) + (number(1) + b"b") * isinstance(kind, list))
+    assert answer(opened("avro", schemas=schemas), value) == "schema_mismatch"
+    assert answer(opened("avro", schemas=schemas, rules=3), value) == Document("b")
+
+
 def test_what_does_not_fit_is_told_apart_from_what_is_no_text() -> None:
     with pytest.raises(RecordError, match="1 bytes follow the value"):
         opened("avro", schemas=Registry({1: avro(record(TEXT))}))(framed(b"\x02ab"))

@@ -50,7 +50,18 @@ def test_a_settled_recipe_keeps_the_rules_that_it_has() -> None:
     capitals = Document((PLAIN * 3).upper(), None)
     assert before(capitals) == unnamed(capitals) == Rejected("low_score")
     assert now(capitals) == later(capitals) == capitals
-    assert [step.describe()["version"] for step in (before, unnamed, now, later)] == [1, 1, 2, 2]
+    assert [step.describe()["version"] for step in (before, unnamed, now, later)] == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("white", ["\u00a0", "\u2003", "\u3000", "\r\n", "\t" * 30])
+def test_white_space_of_any_kind_and_length_is_a_space(white: str) -> None:
+    text = PLAIN.replace(" ", white)
+    for step in (LanguageStep(), LanguageStep(beginning=150)):
+        assert step.look_at(text) == step.look_at(PLAIN)
+        assert step.look_at(white * 2000 + text) == step.look_at(PLAIN)
+    before = LanguageStep().by_rules(2)
+    assert before.look_at("\n" * 2000 + PLAIN)[1] < 0.2
+    assert before.look_at(PLAIN.replace(" ", "\u00a0"))[0] != "en"
 
 
 def test_fields_are_set_that_the_stream_carries() -> None:
