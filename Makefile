@@ -238,7 +238,7 @@ $(VENV)/.warm: $(KERNELS) | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
 	@if $(BIN)/python -m tests.warm_up kernels bytecode; then touch $@; fi
 
 # All that, and Java's, beside each other.
-$(VENV)/.warm-java: $(KERNELS) app/local/broker.lock.toml tests/java_cache.py | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
+$(VENV)/.warm-java: $(KERNELS) app/local/broker.lock.toml tests/warm_up.py | $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data
 	@echo "Compiling for the tests (half a minute, after changes of kernels) ..."
 	@if $(BIN)/python -m tests.warm_up kernels bytecode java; then touch $(VENV)/.warm $@; fi
 

@@ -22,8 +22,7 @@ from benchmarks.loaders.place import STREAM, Stock
 from benchmarks.loaders.stock import PARTITIONS, make_stock
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
-from tests.bucket.server import Server, login
-from tests.bucket.way import Way
+from tests.bucket.server import Server, Way, login
 from tokenmill.app.buckets import Upload
 from tokenmill.bucket.objects import Bucket
 

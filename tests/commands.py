@@ -15,8 +15,6 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 SECONDS: Final = 90.0
 """For a command to its end."""
-SHOWN: Final = 4000
-"""Characters of a log in the message of an error."""
 
 
 class Command(subprocess.Popen[bytes]):
@@ -37,7 +35,7 @@ class Command(subprocess.Popen[bytes]):
         It inherits descriptors of ours, and each of these variables says which number one has there.
         """
         self._log = log
-        libraries = environment.get("PYTHONPATH", "")
+        path = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(ROOT)]))
         numbers = {name: str(number) for name, number in inherited.items()}
         with log.open("ab") as output:
             super().__init__(
@@ -46,22 +44,17 @@ class Command(subprocess.Popen[bytes]):
                 stdout=output,
                 stderr=output,
                 cwd=directory,
-                env={**environment, **numbers, "PYTHONPATH": os.pathsep.join(filter(None, [libraries, str(ROOT)]))},
+                env={**environment, **numbers, "PYTHONPATH": path},
                 pass_fds=[*inherited.values()],
                 start_new_session=True,
             )
 
     @property
     def said(self) -> str:
-        return self._log.read_text(errors="replace")[-SHOWN:]
+        return self._log.read_text(errors="replace")[-4000:]
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code once it has ended.
-
-        Raises:
-            subprocess.TimeoutExpired: it has not; the message has the end of its log.
-
-        """
+        """As `Popen.wait`; the message of its error has the end of the log."""
         try:
             return super().wait(timeout)
         except subprocess.TimeoutExpired as error:
@@ -73,7 +66,6 @@ class Command(subprocess.Popen[bytes]):
 
 
 def command(words: Sequence[str], log: Path, environment: Mapping[str, str], directory: Path | None = None) -> Command:
-    """Start ``tokenmill`` with these words; variables of ``environment`` are set beside ours. As `Command`."""
     return Command("tokenmill.app.cli", words, log, {**os.environ, **environment}, directory=directory)
 
 

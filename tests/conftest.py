@@ -8,23 +8,25 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import pytest
 import structlog
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
 
-from tests.java_cache import VARIABLE, java_options
+from tests.service import in_own_loop
 from tests.shared_broker import WORKER, shared_broker, shared_directory
+from tests.warm_up import VARIABLE, java_options
+from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local import broker as broker_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.processes import collect_seldom
+from tokenmill.app.settings import Settings
 
 # As in workers and commands: most of what tests load and make is no garbage.
 collect_seldom()
@@ -41,13 +43,11 @@ settings.register_profile("thorough", settings.get_profile("tokenmill"), max_exa
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=8)
 settings.load_profile("tokenmill")
 
-SHARES: Final = 16
-"""More than there are processes of tests."""
-
 os.environ.setdefault(VARIABLE, java_options())
 
-# Of all ports that brokers may have, each process draws from its own share: several secured brokers start at once.
-broker_settings.PORTS = broker_settings.PORTS[int(os.environ.get(WORKER, "gw0")[2:]) % SHARES :: SHARES]
+# Of all ports that brokers may have, each process draws from its own share: several secured brokers start at once. The
+# 16 shares are more than there are processes of tests.
+broker_settings.PORTS = broker_settings.PORTS[int(os.environ.get(WORKER, "gw0")[2:]) % 16 :: 16]
 
 # In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -56,11 +56,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT: Final = Path(__file__).parents[1]
 _numbers = itertools.count(1)
 
-BROKERS: Final = frozenset({"broker", "secured"})
+BROKERS: Final = {"broker", "secured"}
 """Fixtures that start a Kafka; a test that uses them through others has them as well."""
-SLOW_FOLDERS: Final = frozenset(
-    {"faults", "stack", "peers", "bucket", "local", "examples", "benchmarks", "vocabularies"}
-)
+SLOW_FOLDERS: Final = {"faults", "stack", "peers", "bucket", "local", "examples", "benchmarks", "vocabularies"}
 """Tests of whole programs, each of which takes seconds and more."""
 SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""
@@ -68,7 +66,7 @@ LONGEST: Final = (*SHARED, "tests/test_readme.py", "tests/docs/test_produce_page
 """Groups of tests (`pytest_itemcollected`) that take a minute and more, and so are begun with."""
 WAITING_SHARE: Final = 0.8
 """Part of a run in which tests that wait for others are begun."""
-LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
+LONG_FOLDERS: Final = {"faults", "simulation", "benchmarks"}
 """Tests that have a long form, all of them."""
 LONG_MARKS: Final = ("fault", "needs", "cases", "hypothesis")
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of this user's own in it
@@ -77,31 +75,22 @@ ROOM: Final = 1 << 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switches between a plain run (`make test`), a long one and a quick one."""
-    parser.addoption(
-        "--full", action="store_true", help="what is long or has a long form (`make faults`); over an hour"
-    )
+    long = "what is long or has a long form (`make faults`); over an hour"
+    parser.addoption("--full", action="store_true", help=long)
     parser.addoption("--quick", action="store_true", help="no broker, no service, few examples (`make test-quick`)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a quick run try fewer examples of each property, and a full one more; a profile that was named counts."""
     if config.getoption("--hypothesis-profile", None) is None:
         for option in ("full", "quick"):
             if config.getoption(f"--{option}"):
                 settings.load_profile(option)
-    if config.getoption("--quick"):
-        _write_to_memory()
-
-
-def _write_to_memory() -> None:
-    """Have pytest's folder in memory, unless it is named: a disk, which tests sync to, takes several times as long."""
-    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    # pytest's folder is in memory, unless it is named: a disk, which tests sync to, takes several times as long.
+    if config.getoption("--quick") and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Spare a quick run the imports of what it leaves out."""
     return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
 
 
@@ -194,7 +183,6 @@ def _is_quick(item: pytest.Item) -> bool:
 
 @contextmanager
 def logging_kept() -> Iterator[None]:
-    """Leave logging as it was before the block."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
@@ -233,38 +221,25 @@ def topic(broker: Broker, request: pytest.FixtureRequest) -> TopicFactory:
 
 
 def topics_on(broker: Broker, prefix: str) -> TopicFactory:
-    """Return a factory of topics on ``broker`` whose names start with ``prefix``."""
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
 
     def create(partitions: int = 1, **config: object) -> str:
         name = f"{re.sub('[^A-Za-z0-9-]+', '-', prefix)[:60]}-{os.environ.get(WORKER, '')}{next(_numbers)}"
         topic_configs = {key.replace("_", "."): str(value) for key, value in config.items()}
-        new = NewTopic(name, partitions, replication_factor=1, topic_configs=topic_configs)
-        _in_a_loop_of_its_own(lambda: _create(broker.bootstrap_servers, new))
+        in_own_loop(lambda: _create(settings, NewTopic(name, partitions, 1, topic_configs=topic_configs)))
         return name
 
     return create
 
 
-async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
+async def _create(settings: Settings, topic: NewTopic) -> None:
     """Create ``topic`` and wait until each partition has a leader; until then clients would be told it is unknown."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    await admin.start()
-    try:
-        for name, code, message in (await admin.create_topics([topic])).topic_errors:
+    async with admin(settings) as client:
+        for name, code, message in (await client.create_topics([topic])).topic_errors:
             if code:
                 raise for_code(code)(f"{name}: {message}")
-        while not await _is_led(admin, topic):  # noqa: ASYNC110 - Kafka tells nobody; one has to ask
-            await asyncio.sleep(0.02)
-    finally:
-        await admin.close()
-
-
-async def _is_led(admin: AIOKafkaAdminClient, topic: NewTopic) -> bool:
-    partitions = (await admin.describe_topics([topic.name]))[0]["partitions"]
-    return len(partitions) == topic.num_partitions and all(partition["leader"] >= 0 for partition in partitions)
-
-
-def _in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine to its end from anywhere, an async test included, whose own loop is busy running the test."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(lambda: asyncio.run(work())).result()
+        leaders: list[int] = []
+        while len(leaders) < topic.num_partitions or min(leaders) < 0:
+            await asyncio.sleep(0.02)  # Kafka tells nobody; one has to ask
+            (told,) = await client.describe_topics([topic.name])
+            leaders = [partition["leader"] for partition in told["partitions"]]

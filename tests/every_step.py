@@ -54,10 +54,7 @@ def text_of(numbers: list[int], extra: str = "") -> str:
 
 
 EXTRAS: Final = (
-    "",
-    "",
-    "",
-    "",
+    *("", "", "", ""),
     f"A {BAD_WORD} it is.",
     EVALUATION + ".",
     "Click here to read.",

@@ -25,7 +25,6 @@ class History:
         return len(self.blocks)
 
     def message(self, first: int, end: int) -> Message:
-        """Return the message with blocks ``[first, end)``; a carry where there is none."""
         return Message(
             fingerprint=FINGERPRINT,
             first=first,
@@ -42,10 +41,6 @@ class History:
 
 
 def make_history(length: int, *, other_from: int | None = None, in_entries: bool = False) -> History:
-    """Return a chain of ``length`` blocks, the same each time, but with another block at ``other_from``.
-
-    ``in_entries``: there the tokens are the same, and another document wrote them.
-    """
     blocks, entries = [], []
     for number in range(length):
         other = number == other_from

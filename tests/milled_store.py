@@ -1,7 +1,8 @@
-"""A store of real documents, milled by the reference without Kafka, and what its documents are."""
+"""A store of real documents, milled by the reference without Kafka, what its documents are, and its exports' rows."""
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,20 +23,11 @@ from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.reading import Blocks
 from tokenmill.recipe import Genesis, Recipe
-from tokenmill.store import PartitionWriter, Store, StreamInfo, open_eras
+from tokenmill.store import DocumentPiece, PartitionWriter, Store, StreamInfo, open_eras, open_partition
 
 STREAM = "raw-text.train"
-DRAFT = replace(
-    RECIPE,
-    block_tokens=9,
-    metadata_fields=("label",),
-    steps=(),
-    tokenizer_sha256="",
-    end_of_document=-1,
-    vocabulary_size=-1,
-    probe="",
-    dtype="",
-)
+DRAFT = replace(RECIPE, block_tokens=9, metadata_fields=("label",), steps=(), end_of_document=-1, vocabulary_size=-1)
+DRAFT = replace(DRAFT, tokenizer_sha256="", probe="", dtype="")  # the tokenizer decides
 PARTITIONS = 2
 SEGMENT_BLOCKS = 16
 
@@ -71,7 +63,6 @@ class MilledStore:
         return np.frombuffer(joined, self.info.dtype).reshape(-1, self.info.block_tokens)
 
     def close_era(self, *, end: bool = False) -> None:
-        """Bring one era with all blocks into the store, and with ``end`` the end marker."""
         chains = {partition: _joined(blocks) for partition, blocks in self.blocks.items()}
         reached = {partition: len(blocks) for partition, blocks in self.blocks.items()}
         write_eras(Store.open(self.path), make_eras(self.info, chains, [reached], end=end), stream=self.info.name)
@@ -86,7 +77,6 @@ class MilledStore:
         return count if self.ended else count - count % self.info.segment_blocks
 
     def fill(self, stop: int | None = None) -> None:
-        """Append each partition's blocks up to ``stop``, or all; those that are there are left alone."""
         store = Store.open(self.path)
         for partition, blocks in self.blocks.items():
             with PartitionWriter.open(store, self.info.name, partition) as writer:
@@ -131,15 +121,11 @@ def milled_store(
 
 
 def store_of(path: Path, texts: Sequence[str], block_tokens: int = 64) -> None:
-    """Mill texts as bytes, and put their full blocks into a store's partition 0."""
     recipe, stages = complete(replace(DRAFT, block_tokens=block_tokens), RAW, None)
-    store = Store.open_or_create(path)
-    store.add_stream(StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), SEGMENT_BLOCKS), SEGMENT_BLOCKS), None)
+    info = StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), SEGMENT_BLOCKS), SEGMENT_BLOCKS)
+    Store.open_or_create(path).add_stream(info, None)
     sent = [Record(at, 1000, None, json.dumps({"text": text}).encode(), []) for at, text in enumerate(texts)]
-    blocks = list(Reference(recipe, stages, 0, 0).blocks(sent))
-    with PartitionWriter.open(store, STREAM, 0) as writer:
-        writer.append(_joined(blocks), token_offset=blocks[-1].number)
-        writer.commit()
+    MilledStore(path, info, {0: list(Reference(recipe, stages, 0, 0).blocks(sent))}, {}).fill()
 
 
 def _records(rng: random.Random, count: int, longest: int) -> Iterator[Record]:
@@ -195,3 +181,57 @@ def _joined(blocks: Sequence[ReferenceBlock]) -> Blocks:
         [block.entry for block in blocks],
         [block.chain for block in blocks],
     )
+
+
+def spelled(value: str | int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def assert_blocks(rows: list[dict[str, Any]], store: MilledStore, stop: int | None = None) -> None:
+    """Check that the rows are all blocks of sealed segments, or all that there are at the end, with their documents."""
+    found = {(row["partition"], row["block"]): row for row in rows}
+    wanted = [(partition, number) for partition in store.blocks for number in range(store.exported(partition, stop))]
+    assert sorted(found) == wanted
+    assert len(rows) == len(wanted)
+    for partition in store.blocks:
+        tokens, reader = store.tokens(partition), open_partition(store.path, STREAM, partition)
+        for number in range(store.exported(partition, stop)):
+            row = found[partition, number]
+            assert list(row["tokens"]) == tokens[number].tolist()
+            pieces = reader.documents(number)
+            names = ("start", "stop", "offset", "position")
+            told = [tuple(piece[name] for name in names) for piece in row["documents"]]
+            assert told == [tuple(getattr(piece, name) for name in names) for piece in pieces]
+            assert [spelled(piece["id"]) for piece in row["documents"]] == [spelled(piece.id) for piece in pieces]
+
+
+def begun(
+    store: MilledStore, waiting: Sequence[str] = (), stop: int | None = None
+) -> dict[tuple[int, int], TrueDocument]:
+    """Return the documents of segments that do not wait, by partition and offset; where all has ended, whole ones."""
+    found: dict[tuple[int, int], TrueDocument] = {}
+    for partition, documents in store.documents.items():
+        reader = open_partition(store.path, STREAM, partition)
+        numbers = [n for n in range(store.exported(partition, stop)) if f"{partition}/{n - n % 16}" not in waiting]
+        pieces = [piece for number in numbers for piece in reader.documents(number)]
+        offsets = {piece.offset for piece in pieces if piece.position == 0}
+        cut = _left_open(documents, pieces) if store.ended else set[int]()
+        found |= {(partition, one.offset): one for one in documents if one.offset in offsets - cut}
+    return found
+
+
+def _left_open(documents: Sequence[TrueDocument], pieces: Sequence[DocumentPiece]) -> set[int]:
+    """Return the offsets of documents of which not all tokens are in blocks; what rows repeat counts more than once."""
+    held = Counter[int]()
+    for piece in pieces:
+        held[piece.offset] += piece.stop - piece.start
+    return {one.offset for one in documents if held[one.offset] < len(one.tokens)}
+
+
+def assert_documents(rows: list[dict[str, Any]], wanted: dict[tuple[int, int], TrueDocument]) -> None:
+    assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(wanted)
+    for row in rows:
+        document = wanted[row["partition"], row["offset"]]
+        assert list(row["tokens"]) == document.tokens
+        assert row["id"] == spelled(document.id)
+        assert json.loads(row["fields"] or "{}") == ({"label": document.label} if document.label else {})

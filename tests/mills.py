@@ -81,10 +81,8 @@ class Source:
         return ChainMill(recipe, point if point is not None else begin, message_bytes=message_bytes)
 
     def mill(self, points: Sequence[ResumePoint | None] = (), message_bytes: int = 1) -> PartitionMill:
-        chains = [
-            self.chain(recipe, point, message_bytes)
-            for recipe, point in zip(self.recipes, points or [None] * len(self.recipes), strict=True)
-        ]
+        pairs = zip(self.recipes, points or [None] * len(self.recipes), strict=True)
+        chains = [self.chain(recipe, point, message_bytes) for recipe, point in pairs]
         return PartitionMill(self.stages, chains, self.skips)
 
     def reference(self, recipe: Recipe) -> Reference:
@@ -97,7 +95,6 @@ class Source:
 def make_source(
     recipe: Recipe = RECIPE, *, engine: Engine | None = None, start: int = 0, skips: frozenset[int] = frozenset()
 ) -> Source:
-    """Return the source of all splits of ``recipe``; raw bytes unless there is an engine."""
     stages = open_stages(recipe, RAW)
     if engine is not None:
         stages = replace(stages, engine=engine)
@@ -128,12 +125,10 @@ def tombstone(offset: int) -> Record:
 
 
 def flush(offset: int) -> Record:
-    """Return a record that fills the open blocks."""
     return Record(offset, 1000 + offset, None, None, (FLUSH_HEADER,))
 
 
 def divide(records: Sequence[Record], sizes: Sequence[int]) -> Iterator[Sequence[Record]]:
-    """Divide the records into feeds of these sizes, again and again; without sizes into one."""
     start = 0
     while sizes and start < len(records):
         for size in sizes:
@@ -183,12 +178,8 @@ def write(
 
     The writer begins ``after`` a message, or at the chain's beginning.
     """
-    mill = PartitionMill(
-        source.stages,
-        [source.chain(recipe, resume_point(after) if after is not None else None, message_bytes)],
-        source.skips,
-    )
-    chain = mill.chains[recipe.split]
+    chain = source.chain(recipe, resume_point(after) if after is not None else None, message_bytes)
+    mill = PartitionMill(source.stages, [chain], source.skips)
     messages: list[Message] = []
     for number, feed in enumerate(divide(records, sizes)):
         messages += mill.feed(feed).messages[recipe.split]

@@ -1,6 +1,5 @@
 """Mirrors as processes of their own, and what must be equal in all stores of a stream."""
 
-import signal
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,7 +15,6 @@ class Mirroring:
     """``tokenmill mirror`` into a directory, killed at the end of the block."""
 
     def __init__(self, settings: Settings, store: Path, *arguments: str, port: int = 0) -> None:
-        """Mirror the settings' streams, and take ``arguments``; serve metrics at ``port``, if it is one."""
         self.store = store
         self.log_path = store.with_name(f"{store.name}.log")
         names = [stream.name for stream in settings.streams()]
@@ -31,12 +29,11 @@ class Mirroring:
         return self.process.wait(SECONDS)
 
     def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
         return self.wait()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -46,7 +43,6 @@ class Mirroring:
 
 
 def mirror_once(settings: Settings, store: Path, *arguments: str) -> tuple[int, str]:
-    """Mirror up to the head; return the exit code, and all that was said."""
     with Mirroring(settings, store, "--once", *arguments) as mirroring:
         return mirroring.wait(), mirroring.log
 

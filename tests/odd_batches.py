@@ -49,7 +49,6 @@ def batch(
 
 
 def _lz4_with_size(data: bytes) -> bytes:
-    """Return a frame that says that it holds one byte, with a checksum that is wrong; Kafka looks at neither."""
     whole = bytes(cramjam.lz4.compress_block(data, store_size=False))
     from xxhash import xxh32_intdigest  # noqa: PLC0415
 
@@ -93,7 +92,7 @@ ODD: Final[dict[str, bytes]] = {
 
 
 async def send_batch(settings: Settings, topic: str, data: bytes, partition: int = 0) -> int:
-    """Send a batch as it is; return the offset that its first record got."""
+    """As `send_through`, by a client of its own."""
     async with producer(settings) as client:
         return await send_through(client, topic, data, partition)
 

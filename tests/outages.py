@@ -4,8 +4,7 @@ from tokenmill.app.broker_contact import Contact
 
 
 class Hands:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -17,5 +16,4 @@ class Hands:
         self.now += seconds
 
     def contact(self) -> Contact:
-        """Return a contact by this clock; a broker has answered just now."""
         return Contact(self, self)

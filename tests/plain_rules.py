@@ -5,6 +5,7 @@ against the product, and tests of decoders, splits and outcomes have their right
 """
 
 import json
+import math
 import re
 import sys
 import unicodedata
@@ -54,14 +55,12 @@ def deep() -> Iterator[None]:
 
 
 def finite(number: str) -> float:
-    value = float(number)
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value := float(number)):
         raise ValueError(number)
     return value
 
 
 def integer(number: str) -> int:
-    """Return an integer that some double is near."""
     finite(number)
     return int(number)
 
@@ -87,20 +86,14 @@ def utf8(value: bytes) -> str:
         raise Refused("invalid_utf8") from None
 
 
-def whole_pair(escape: re.Match[bytes]) -> bool:
-    """Tell whether an escape is both halves of a pair, or no surrogate at all."""
-    return len(escape[0]) != 6 or re.fullmatch(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", escape[0]) is None
-
-
 def has_half_pair(value: bytes) -> bool:
-    mended = ESCAPE.sub(lambda found: found[0] if whole_pair(found) else rb"\ufffd", value)
-    if mended == value:
-        return False
+    """Tell whether a value is JSON but for halves of pairs; of what `ESCAPE` finds these alone have six bytes."""
+    mended = ESCAPE.sub(lambda found: rb"\ufffd" if len(found[0]) == 6 else found[0], value)
     try:
         strict_json(mended)
     except ValueError:
         return False
-    return True
+    return mended != value
 
 
 def is_object_in_string(value: bytes) -> bool:
@@ -271,7 +264,6 @@ class PlainRules:
 
     @staticmethod
     def field(value: dict[str, Any], name: str) -> Any:
-        """Return a key, or what a path leads to."""
         if name in value:
             return value[name]
         found: Any = value
@@ -323,7 +315,6 @@ class PlainTokenizer:
         self.special = {number: name for number, name in self.special.items() if number not in unknown}
 
     def spelled(self, number: int) -> list[int]:
-        """Return what stands in place of an id."""
         name = self.special.get(number, "")
         for cut in range(1, len(name)):
             ids = [token.id for part in (name[:cut], name[cut:]) for token in self.tokenizer.model.tokenize(part)]
@@ -366,8 +357,4 @@ class PlainTokenizer:
 
     def document(self, text: str) -> list[int]:
         end = self.recipe["end_of_document"]
-        return [
-            *self.recipe.get("begin_of_document", []),
-            *self.ids(text),
-            *(end if isinstance(end, list) else [end]),
-        ]
+        return [*self.recipe.get("begin_of_document", []), *self.ids(text), *(end if isinstance(end, list) else [end])]

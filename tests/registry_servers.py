@@ -71,7 +71,6 @@ class SmallRegistry:
         return number
 
     def start(self) -> None:
-        """Listen, on the port that it had before if it had one."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), type("Handler", (_Handler,), {"small": self}))
         if self.tls is not None:
             self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
@@ -79,7 +78,6 @@ class SmallRegistry:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
-        """Be away: connections are refused."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -110,7 +108,6 @@ class SmallRegistry:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _post(self, path: str, body: dict[str, Any]) -> tuple[int, object]:
-        """Register, or look up, as serializers do."""
         found = re.fullmatch(r"/subjects/([^/]+)(/versions)?", path)
         if found is None:
             return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
@@ -148,7 +145,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def small_registry(tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None) -> Iterator[SmallRegistry]:
-    """Run a small registry on a port of its own."""
     registry = SmallRegistry(tls=tls, login=login)
     registry.start()
     try:

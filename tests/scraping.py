@@ -4,13 +4,11 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-
-RISING_SUFFIXES: Final = ("_total", "_bucket", "_count", "_sum")
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -40,7 +38,6 @@ def ask(port: int, path: str) -> Answer:
 
 
 def scrape(port: int) -> dict[Key, float]:
-    """Return every sample of ``/metrics``, by its name and sorted labels, as prometheus_client's parser reads them."""
     answer = ask(port, "/metrics")
     return parse(answer.text) if answer.code == 200 else {}
 
@@ -69,5 +66,4 @@ def total(samples: Mapping[Key, float], name: str, **labels: str) -> float:
 
 
 def rising(samples: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the samples that must never fall: counters and histograms."""
-    return {key: value for key, value in samples.items() if key[0].endswith(RISING_SUFFIXES)}
+    return {key: value for key, value in samples.items() if key[0].endswith(("_total", "_bucket", "_count", "_sum"))}

@@ -19,20 +19,8 @@ from typing import Any, Final, Self
 import trustme
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._scram import (
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    KeySerializationEncryption,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from confluent_kafka.admin import _scram as scram
+from cryptography.hazmat.primitives import serialization
 
 from tests.brokers import OpenBroker
 from tests.marked import until
@@ -46,7 +34,6 @@ PASSWORD: Final = 'gr1st, "hidden" \\ from=all'  # noqa: S105 - of a broker that
 """With what quoting gets wrong."""
 NEEDLE: Final = "gr1st"
 """The part of it to look for where no password belongs: spelt the same however the rest is quoted."""
-LOGIN_SECONDS: Final = 30.0
 KEY_PASSWORD: Final = "bran-and-germ"  # noqa: S105
 LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -56,27 +43,13 @@ MODULES: Final = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
 }
 """What lets people in by each mechanism (JAAS); that of PLAIN says who."""
-SCRAM: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
-ITERATIONS: Final = 4096
+SCRAM: Final = (scram.ScramMechanism.SCRAM_SHA_256, scram.ScramMechanism.SCRAM_SHA_512)
 
 
 @dataclass(frozen=True)
 class Secured:
     broker: OpenBroker
     directory: Path
-
-    @property
-    def cafile(self) -> Path:
-        return self.directory / "ca.pem"
-
-    @property
-    def certfile(self) -> Path:
-        """A client's certificate; its key is in `keyfile`, encrypted with `KEY_PASSWORD`."""
-        return self.directory / "client.pem"
-
-    @property
-    def keyfile(self) -> Path:
-        return self.directory / "client.key"
 
     @property
     def password_file(self) -> Path:
@@ -88,10 +61,10 @@ class Secured:
         if protocol.startswith("SASL_"):
             values |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER, "sasl_password": PASSWORD}
         if protocol.endswith("SSL"):
-            values |= {"ssl_cafile": self.cafile}
+            values |= {"ssl_cafile": self.directory / "ca.pem"}
         if protocol == "SSL":
-            certificate = {"ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
-            values |= {**certificate, "ssl_keyfile_password": KEY_PASSWORD}
+            files = {"ssl_certfile": self.directory / "client.pem", "ssl_keyfile": self.directory / "client.key"}
+            values |= {**files, "ssl_keyfile_password": KEY_PASSWORD}
         return {name: value for name, value in (values | others).items() if value is not None}
 
     def settings(self, protocol: str, **others: Any) -> Settings:
@@ -105,7 +78,7 @@ def secured_broker(directory: Path) -> Iterator[Secured]:
     trustme.CA().cert_pem.write_to_path(str(directory / "other-ca.pem"))
     client = authority.issue_cert("client.example")
     client.cert_chain_pems[0].write_to_path(str(directory / "client.pem"))
-    (directory / "client.key").write_text(_key(client, BestAvailableEncryption(KEY_PASSWORD.encode())))
+    (directory / "client.key").write_text(_key(client, serialization.BestAvailableEncryption(KEY_PASSWORD.encode())))
     (directory / "password").write_text(f"{PASSWORD}\n")
     with OpenBroker(directory / "broker", settings=_properties(authority), listeners=LISTENERS) as broker:
         add_user(broker, USER)
@@ -113,12 +86,11 @@ def secured_broker(directory: Path) -> Iterator[Secured]:
 
 
 def certified(authority: trustme.CA) -> dict[str, str]:
-    """Return the settings of a broker with a certificate for its address."""
     server = authority.issue_cert("127.0.0.1")
     return {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": "".join(pem.bytes().decode() for pem in server.cert_chain_pems),
-        "ssl.keystore.key": _key(server, NoEncryption()),
+        "ssl.keystore.key": _key(server, serialization.NoEncryption()),
     }
 
 
@@ -143,30 +115,28 @@ def _properties(authority: trustme.CA) -> dict[str, str]:
     return properties
 
 
-def _key(certificate: trustme.LeafCert, encryption: KeySerializationEncryption) -> str:
+def _key(certificate: trustme.LeafCert, encryption: serialization.KeySerializationEncryption) -> str:
     """Return the key in PKCS #8, which is the only one that Kafka reads."""
-    key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
 
 
 def add_user(broker: OpenBroker, name: str) -> None:
     """Let somebody log in by SCRAM, with `PASSWORD`; a busy broker knows some time after it has said so."""
     for kind in SCRAM:  # a request changes a user once
-        _alter(broker, UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode()))
-    assert until(lambda: _is_let_in(broker, name), LOGIN_SECONDS)
+        info = scram.ScramCredentialInfo(kind, 4096)
+        _alter(broker, scram.UserScramCredentialUpsertion(name, info, PASSWORD.encode()))
+    assert until(lambda: _is_let_in(broker, name), 30.0)
+
+
+def login(broker: OpenBroker, name: str) -> dict[str, Any]:
+    address = {"bootstrap.servers": broker.address("SASL_PLAINTEXT"), "security.protocol": "SASL_PLAINTEXT"}
+    return {**address, "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": name, "sasl.password": PASSWORD}
 
 
 def _is_let_in(broker: OpenBroker, name: str) -> bool:
-    login: dict[str, str | int | float | bool] = {
-        "bootstrap.servers": broker.address("SASL_PLAINTEXT"),
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": name,
-        "sasl.password": PASSWORD,
-        "log_level": 0,
-    }
     try:
-        return AdminClient(login).list_topics(timeout=2.0) is not None
+        return AdminClient(login(broker, name) | {"log_level": 0}).list_topics(timeout=2.0) is not None
     except KafkaException:
         return False
 
@@ -174,10 +144,10 @@ def _is_let_in(broker: OpenBroker, name: str) -> bool:
 def remove_user(broker: Broker, name: str) -> None:
     """Let nobody log in by that name any more; who is in stays in until the connection ends."""
     for kind in SCRAM:
-        _alter(broker, UserScramCredentialDeletion(name, kind))
+        _alter(broker, scram.UserScramCredentialDeletion(name, kind))
 
 
-def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
+def _alter(broker: Broker, change: scram.UserScramCredentialUpsertion | scram.UserScramCredentialDeletion) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for done in admin.alter_user_scram_credentials([change]).values():
         done.result()
@@ -236,7 +206,6 @@ class TokenEndpoint:
 
 
 def unsigned_token(user: str, seconds: float) -> str:
-    """Return a JWS without a signature (RFC 7515, appendix A.5) that holds for so long."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": user, "iat": now, "exp": now + seconds})
     return ".".join([*(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts), ""])

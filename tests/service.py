@@ -41,11 +41,8 @@ from .commands import Command
 
 
 class Beats:
-    """Hears one worker: its last status, and its last words."""
-
     def __init__(self) -> None:
         self.status: Mapping[str, Any] = {}
-        """The last heartbeat; empty before the first."""
         self.words: str | None = None
         """Why the worker says that it ends."""
         self._ours = -1
@@ -98,18 +95,9 @@ class Raw(NamedTuple):
 
 def service_settings(broker: Broker, raw_topic: str, directory: Path, **others: Any) -> Settings:
     """Return settings for one raw topic of the broker's, small enough for many blocks; its other topics are made."""
-    small: dict[str, Any] = {
-        "tokenizer": "bytes",
-        "sequence_length": 63,
-        "segment_blocks": 16,
-        "message_bytes": 1024,
-        "era_max_seconds": 1.0,
-        "session_timeout": 6.0,
-        "store": directory / "store",
-        "group": f"group-{raw_topic}",
-        "raw_topics": (raw_topic,),
-        "bootstrap_servers": broker.bootstrap_servers,
-    }
+    small: dict[str, Any] = {"tokenizer": "bytes", "sequence_length": 63, "segment_blocks": 16, "message_bytes": 1024}
+    small |= {"era_max_seconds": 1.0, "session_timeout": 6.0, "store": directory / "store"}
+    small |= {"group": f"group-{raw_topic}", "raw_topics": (raw_topic,), "bootstrap_servers": broker.bootstrap_servers}
     settings = Settings(**small | others)
     in_own_loop(lambda: ensure_topics(settings))
     return settings
@@ -158,12 +146,11 @@ class Worker:
         return self.process.poll() is None
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
 
     def stop(self, seconds: float = 20.0) -> int:
         """SIGTERM; return the exit code. A worker that does not end within ``seconds`` is killed."""
-        self._signal(signal.SIGTERM)
+        self.process.terminate()
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -171,14 +158,10 @@ class Worker:
             return self.process.wait()
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            self.process.send_signal(number)
+        self.process.send_signal(signal.SIGCONT)
 
 
 class Service:
@@ -189,18 +172,14 @@ class Service:
 
     def __init__(self, settings: Settings, directory: Path, **environment: str) -> None:
         """Start nothing yet; logs go into ``directory``, ``environment`` is added to the workers'."""
-        self.settings = settings
+        self.settings, self._directory, self._environment = settings, directory, environment
         self.workers: list[Worker] = []
         self.started = 0
-        self._directory = directory
-        self._environment = environment
 
     def mill(self, count: int = 1, environment: Mapping[str, str] | None = None) -> list[Worker]:
-        """Start mill workers, with more variables than the others have where there are any."""
         return [self._start("mill", environment) for _ in range(count)]
 
     def segment(self, environment: Mapping[str, str] | None = None) -> Worker:
-        """Start a segment worker, with more variables than the others have where there are any."""
         return self._start("segment", environment)
 
     def sequencer(self) -> Worker:
@@ -217,7 +196,7 @@ class Service:
         """End all workers in order; those that do not end are killed."""
         for worker in self.workers:
             worker.resume()
-            worker._signal(signal.SIGTERM)
+            worker.process.terminate()
         for worker in self.workers:
             worker.stop()
 
@@ -243,7 +222,6 @@ class Service:
             time.sleep(POLL_SECONDS)
 
     def wait_until_ended(self, worker: Worker, seconds: float = WAIT_SECONDS) -> int:
-        """Wait until a worker has ended and all that it said is heard; return its exit code."""
         self.wait_until(lambda: not worker.running, seconds)
         worker.beats.wait_for_end()
         return worker.process.wait()
@@ -289,7 +267,6 @@ def raw_records(settings: Settings, raw_topic: str) -> list[list[Record]]:
 
 
 def stored_blocks(settings: Settings, chains: Iterable[Chain]) -> dict[Chain, int]:
-    """Return how many blocks of each chain the store holds; -1 where it does not know the stream yet."""
     found = {}
     for stream, partition in chains:
         try:
@@ -300,7 +277,6 @@ def stored_blocks(settings: Settings, chains: Iterable[Chain]) -> dict[Chain, in
 
 
 async def make_anew(settings: Settings, topic: str) -> None:
-    """Delete a topic and make it again as the service does: kept for ever."""
     async with admin(settings) as client:
         await client.delete_topics([topic])
         while not (await client.describe_topics([topic]))[0]["error_code"]:  # noqa: ASYNC110 - Kafka tells nobody

@@ -18,17 +18,11 @@ texts = st.text()
 """Any Unicode text without lone surrogates: `st.text` makes no others."""
 
 json_scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**64 - 1),
-    st.floats(allow_nan=False, allow_infinity=False),
-    texts,
+    st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False), texts
 )
 
 json_values = st.recursive(
-    json_scalars,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
-    max_leaves=8,
+    json_scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=8
 )
 
 json_objects = st.dictionaries(
@@ -39,10 +33,6 @@ json_objects = st.dictionaries(
 
 def json_bytes(value: Any, *, ascii_only: bool = False) -> bytes:
     return json.dumps(value, ensure_ascii=ascii_only).encode()
-
-
-def _nested(depth: int) -> bytes:
-    return b'{"text": ' + b"[" * depth + b"]" * depth + b"}"
 
 
 json_fragments = st.lists(
@@ -68,7 +58,7 @@ nasty_bytes = st.one_of(
     json_objects.map(lambda value: json_bytes(value, ascii_only=True)),
     json_objects.map(lambda value: b"\xef\xbb\xbf" + json_bytes(value)),
     st.tuples(json_objects, st.integers(0, 200)).map(lambda pair: json_bytes(pair[0])[: pair[1]]),
-    st.integers(1000, 1050).map(_nested),
+    st.integers(1000, 1050).map(lambda depth: b'{"text": ' + b"[" * depth + b"]" * depth + b"}"),
     st.integers(1000, 3000).map(lambda depth: b"[" * depth),
 )
 """Values that a record may have, however unlikely."""
@@ -107,13 +97,9 @@ ROWS = [
 
 frames = st.sampled_from(
     [
-        {},
-        {},
-        {"begin_of_document": (5,)},
-        {"end_of_document": (), "padding": 6},
+        *({}, {}, {"begin_of_document": (5,)}, {"end_of_document": (), "padding": 6}, {"padding": 9}),
         {"begin_of_document": (5, 6, 5), "end_of_document": (7, 8)},
         {"begin_of_document": (5,), "end_of_document": (), "padding": 0},
-        {"padding": 9},
     ]
 )
 """What stands around documents, as fields of a recipe: mostly one id after each."""
@@ -152,7 +138,6 @@ def _source(
 
 
 def sources_in(packing: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[Source]:
-    """Return `sources` whose recipes have one of these packings."""
     sizes, engines = st.integers(2, 9) | st.just(64), st.sampled_from(["bytes", "uint16", "uint32"])
     return st.builds(_source, _fields, sizes, frames, packing, engines)
 
@@ -194,12 +179,8 @@ def record_lists(draw: st.DrawFn, max_size: int = 14) -> list[Record]:
     """Draw the records of one raw partition, with gaps between their offsets."""
     offset = 0
     records = []
-    for gap, timestamp, key, (value, headers) in draw(
-        st.lists(
-            st.tuples(st.integers(1, 3), st.integers(-1, 9), st.none() | st.binary(max_size=2), _bodies),
-            max_size=max_size,
-        )
-    ):
+    parts = st.tuples(st.integers(1, 3), st.integers(-1, 9), st.none() | st.binary(max_size=2), _bodies)
+    for gap, timestamp, key, (value, headers) in draw(st.lists(parts, max_size=max_size)):
         offset += gap
         records.append(Record(offset, timestamp, key, value, headers))
     return records
@@ -211,15 +192,8 @@ feed_sizes = st.lists(st.integers(1, 5), max_size=4)
 message_bytes = st.sampled_from([1, 300, 500, 1_000_000])
 """Sizes at which messages are cut: after every block, after a few, never within a feed."""
 
-cursors = st.builds(
-    Cursor,
-    st.integers(0, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.integers(0, 2**63 - 1),
-    st.integers(-1, 2**63 - 1),
-    st.integers(0, 2**32 - 1),
-    st.integers(-1, 2**63 - 1),
-)
+_offsets, _optional = st.integers(0, 2**63 - 1), st.integers(-1, 2**63 - 1)
+cursors = st.builds(Cursor, _offsets, _offsets, _offsets, _optional, st.integers(0, 2**32 - 1), _optional)
 
 _counts = st.integers(0, 2**63)
 _reasons = st.dictionaries(st.sampled_from(["empty", "min_chars", "skipped", "too_large"]), _counts).map(Counter)
@@ -233,22 +207,12 @@ _steps = st.builds(
     st.dictionaries(st.sampled_from(["regex.matched", "empty"]), _amounts),
     _amounts,
 )
-figures = st.builds(Figures) | st.builds(
-    Figures,
-    st.lists(_steps, min_size=1, unique_by=lambda step: step.step),
-    _lengths,
-    _lengths,
-    st.dictionaries(st.sampled_from(["de", "en"]), _amounts),
-)
+_languages = st.dictionaries(st.sampled_from(["de", "en"]), _amounts)
+_several = st.lists(_steps, min_size=1, unique_by=lambda step: step.step)
+figures = st.builds(Figures) | st.builds(Figures, _several, _lengths, _lengths, _languages)
 """Any figures, also none."""
 totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts, figures)
 """Any totals; whether they balance is another matter."""
 
-pieces = st.builds(
-    Piece,
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**63 - 1),
-    st.integers(-1, 2**63 - 1),
-    st.binary(max_size=20),
-)
+pieces = st.builds(Piece, st.integers(0, 2**32 - 1), _offsets, _optional, st.binary(max_size=20))
 """Any piece that its row has room for."""

@@ -13,59 +13,32 @@ import pytest
 
 import tokenmill
 
-OTHERS = ("tokenmill.app", "tokenmill.consumers")
-LIST = """
-import importlib, pkgutil, sys
-
-def load(name, others):
-    module = importlib.import_module(name)
-    for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        child = name + "." + found.name
-        if child not in others and found.name != "__main__":
-            load(child, others)
-
-load(sys.argv[1], sys.argv[2].split(","))
-print("\\n".join(sys.modules))
-"""
+ROOT = Path(tokenmill.__file__).parents[1]
+CODE = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("app", "consumers", "tokenmill")}
 
 
-def _loaded(package: str) -> set[str]:
-    command = [sys.executable, "-c", LIST, package, ",".join(OTHERS)]
-    found = subprocess.run(command, check=True, capture_output=True, text=True)
-    return set(found.stdout.split())
+def loaded(modules: str) -> set[str]:
+    """Return the modules that a new interpreter holds after importing these."""
+    command = [sys.executable, "-c", f"import sys, {modules}; print(*sys.modules)"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.fixture(scope="module")
-def pure() -> set[str]:
-    return _loaded("tokenmill")
-
-
-@pytest.mark.slow
-def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
-    folder = Path(tokenmill.__file__).parent
-    files = {file.relative_to(folder).with_suffix("").parts for file in folder.rglob("*.py")}
-    names = {".".join(("tokenmill", *parts)).removesuffix(".__init__") for parts in files}
-    assert names <= pure
-    assert len(names) > len(OTHERS)
-
-
-def test_every_module_of_the_core_is_there_for_readers(pure: set[str]) -> None:
-    core = {name for name in pure if name.partition(".")[0] == "tokenmill"}
-    assert core - _loaded("tokenmill.consumers") == set()
+def test_every_module_of_the_core_is_there_for_readers() -> None:
+    """What the service alone needs stands in `app`."""
+    core, readers = (
+        {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in CODE[folder]}
+        for folder in ("tokenmill", "consumers")
+    )
+    assert len(core) > 20
+    assert core <= loaded(", ".join(f"tokenmill.{name}" for name in readers if not name.endswith("__main__")))
 
 
 @pytest.mark.parametrize(("package", "most"), [("tokenmill.store", 45), ("tokenmill.consumers", 75)])
 def test_readers_load_no_step_no_tokenizer_and_no_decoder(package: str, most: int) -> None:
-    """A trainer's host starts soon, and needs nothing of what makes tokens."""
-    look = f"import sys, {package}; print(*(name for name in sys.modules if name.startswith('tokenmill.')))"
-    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout.split()
-    assert package in found
-    assert [name for name in found if name.startswith("tokenmill.app")] == []
-    assert len(found) <= most
-
-
-ROOT = Path(tokenmill.__file__).parents[1]
-CODE = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("app", "consumers", "tokenmill")}
+    ours = {name for name in loaded(package) if name.startswith("tokenmill.")}
+    assert package in ours
+    assert not {name for name in ours if name.startswith("tokenmill.app")}
+    assert len(ours) <= most
 
 
 def test_no_class_name_occurs_twice() -> None:
@@ -86,10 +59,7 @@ def test_modules_have_a_size_that_can_be_read() -> None:
 
 
 def test_making_recipes_needs_neither_faust_nor_a_web_server() -> None:
-    """Commands that make recipes without a service start sooner."""
-    look = "import sys, tokenmill.app.mill.recipes; print(*{name.partition('.')[0] for name in sys.modules})"
-    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
-    assert not set(found.stdout.split()) & {"faust", "mode", "aiohttp", "torch"}
+    assert not loaded("tokenmill.app.mill.recipes") & {"faust", "mode", "aiohttp", "torch"}
 
 
 LOOKS_AT_NO_RECORD: Final = {

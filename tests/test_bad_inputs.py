@@ -21,7 +21,6 @@ SOURCES = {mode: make_source(replace(LIMITS, decode=mode)) for mode in ("json", 
 
 
 def mill(source: Source, rows: Sequence[BadInput]) -> tuple[bytes, Totals, Sequence[Outcome]]:
-    """Mill one fetch: a neighbour, the rows, a neighbour. Return all tokens, the totals and the dead letters."""
     first, last = (Record(0, 0, None, json_bytes({"text": text})) for text in NEIGHBOURS)
     bad = [Record(n, row.timestamp, row.key, row.value, row.headers) for n, row in enumerate(rows, start=1)]
     records = [first, *bad, last._replace(offset=len(rows) + 1)]
@@ -37,7 +36,6 @@ def mill(source: Source, rows: Sequence[BadInput]) -> tuple[bytes, Totals, Seque
 
 
 def expected_tokens(wanted: Sequence[ExpectedOutcome]) -> bytes:
-    """Return what a stream of raw bytes holds of the neighbours and of the kept among the rows; a flush pads blocks."""
     tokens = NEIGHBOURS[0].encode() + b"\0"
     for one in wanted:
         if one.kind == "kept":
@@ -65,7 +63,6 @@ def counted(wanted: Sequence[ExpectedOutcome]) -> Totals:
 
 
 def check(mode: str, rows: Sequence[BadInput]) -> None:
-    """Hold what becomes of the rows, in one fetch with their neighbours, against the table."""
     wanted = [row.json if mode == "json" else row.auto for row in rows]
     tokens, totals, dead = mill(SOURCES[mode], rows)
     assert tokens == expected_tokens(wanted)
@@ -93,7 +90,6 @@ def test_the_whole_table_in_one_fetch_has_the_same_answers(mode: str) -> None:
 
 
 def test_a_text_without_tokens_is_filtered_and_its_neighbours_are_not() -> None:
-    """The tokenizer may make nothing of a text; the batch goes on."""
     recipe = replace(LIMITS, end_of_document=3, dtype="uint16")
     _, totals, dead = mill(make_source(recipe, engine=tiny_bpe()), [SILENT_ROW])
     assert (totals.kept, totals.filtered, len(dead)) == (2, {NO_TOKENS: 1}, 0)

@@ -34,7 +34,6 @@ PACKING: Final = {"name": "rows", "long": "truncate", "short": "pad"}
 
 
 def document(rng: random.Random) -> bytes:
-    """Return a text: most pass, some are filtered out by either step, and some are no text at all."""
     words = " ".join(rng.choice(("one", "two", "three", "a fox", "four")) for _ in range(rng.randrange(2, 75)))
     return b"\xff\xfe\x00" if rng.random() < 0.1 else words.encode()
 
@@ -69,7 +68,6 @@ def ranks(settings: Settings, stop: Callable[[], bool]) -> Loops:
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason="needs prometheus (Debian: apt install prometheus)")
 def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """None asks for what is never told, nor divides what has no labels in common."""
     began = time.time()
     splits = {"train": 700, "validation": 300}
     settings = service_settings(broker, topic(2), tmp_path, splits=splits, steps=STEPS, packing=PACKING)

@@ -24,7 +24,6 @@ CLIENTS: Final = 300
 """Several times what the server lets in, in a process with 1,024 descriptors for both ends."""
 LIFE_SECONDS: Final = 1.0
 SECONDS: Final = 20.0
-TLS_HELLO: Final = bytes.fromhex("16030100a5010000a10303") + bytes(range(160))
 LONG: Final = b"x" * (8 << 20)
 
 
@@ -39,9 +38,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
     for name in ("one", "other"):
         Gauge(name, "A number.", registry=registry).set(1)
     server = PageServer(
-        "127.0.0.1",
-        0,
-        {"/metrics": metrics_of(registry), "/long": lambda _: Page(LONG), "/broken": raising},
+        "127.0.0.1", 0, {"/metrics": metrics_of(registry), "/long": lambda _: Page(LONG), "/broken": raising}
     )
     server.start()
     yield server
@@ -56,11 +53,9 @@ def connected(server: PageServer, sends: bytes = b"") -> socket.socket:
 
 def read(client: socket.socket) -> bytes:
     found = b""
-    try:
+    with suppress(ConnectionError):
         while data := client.recv(1 << 16):
             found += data
-    except ConnectionError:
-        pass
     return found
 
 
@@ -74,10 +69,6 @@ def is_over(client: socket.socket) -> bool:
         return True
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
 @pytest.mark.parametrize(
     "sends",
     [b"", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Half:", b"POST /metrics HTTP/1.1\r\nContent-Length: 9999\r\n\r\nx"],
@@ -87,34 +78,30 @@ def threads() -> set[str]:
 def test_half_open_requests_keep_nobody_out_and_are_ended(server: PageServer, sends: bytes) -> None:
     """Far more than there may be: the server has one thread, lets few in, answers others, and ends them all."""
     with ExitStack() as stack:
-        before = threads()
+        before = {*threading.enumerate()}
         clients = [stack.enter_context(connected(server, sends)) for _ in range(CLIENTS)]
         assert ask(server.port, "/metrics").code == 200
-        assert threads() == before
+        assert {*threading.enumerate()} == before
         assert until(lambda: sum(not is_over(client) for client in clients) <= CONNECTIONS, SECONDS)
         assert until(lambda: all(is_over(client) for client in clients), SECONDS)
 
 
 def test_a_byte_now_and_then_prolongs_nothing(server: PageServer) -> None:
     with connected(server, b"GET /metrics HTTP/1.1\r\n") as client:
-        lines = 0
+        client.sendall(b"X: y\r\n")
 
-        def drips() -> bool:
-            nonlocal lines
+        def is_cut() -> bool:
             try:
                 client.sendall(b"X: y\r\n")
             except OSError:
                 return True
-            lines += 1
             return False
 
-        assert until(drips, SECONDS)
-        assert lines > 0
+        assert until(is_cut, SECONDS)
 
 
 @pytest.mark.slow
 def test_who_does_not_read_the_answer_is_ended(server: PageServer) -> None:
-    """The answer fits into no buffer; in its time, the others are answered."""
     with ExitStack() as stack:
         clients = []
         for _ in range(8):
@@ -131,7 +118,6 @@ def test_who_does_not_read_the_answer_is_ended(server: PageServer) -> None:
 
 @pytest.mark.slow
 def test_those_who_asked_are_kept_before_those_who_did_not(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow reader of the whole answer is not pushed out by any number of silent connections."""
     monkeypatch.setattr(page_server, "LIFE_SECONDS", SECONDS)
     with ExitStack() as stack:
         reader = stack.enter_context(connected(server, b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n"))
@@ -141,26 +127,25 @@ def test_those_who_asked_are_kept_before_those_who_did_not(server: PageServer, m
         assert len(read(reader)) >= len(LONG)
 
 
-@pytest.mark.parametrize(
-    ("sends", "code"),
-    [
-        (b"GET\r\n\r\n", 400),
-        (b"\x00\xff junk \r\n\r\n", 400),
-        (TLS_HELLO, 400),
-        (b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 100_000 + b"\r\n\r\n", 400),
-        (b"GET /metrics HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 100_000 + b"\r\n", 400),
-        (b"GET /" + b"z" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-    ],
-    ids=["no path", "junk", "TLS", "a giant header", "many headers", "a giant path"],
-)
-def test_what_is_no_request_is_refused_and_not_repeated(server: PageServer, sends: bytes, code: int) -> None:
+NO_REQUESTS: Final = {
+    "no path": b"GET\r\n\r\n",
+    "junk": b"\x00\xff junk \r\n\r\n",
+    "TLS": bytes.fromhex("16030100a5010000a10303") + bytes(range(160)),
+    "a giant header": b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+    "many headers": b"GET /metrics HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 100_000 + b"\r\n",
+    "a giant path": b"GET /" + b"z" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sends", NO_REQUESTS.values(), ids=NO_REQUESTS)
+def test_what_is_no_request_is_refused_and_not_repeated(server: PageServer, sends: bytes) -> None:
     """The answer, where one comes through, is of our own words; the connection ends."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as client:
         with suppress(ConnectionError):
             client.sendall(sends)
         found = read(client)
     head, _, body = found.partition(b"\r\n\r\n")
-    assert not found or (head.startswith(b"HTTP/1.") and f" {code} ".encode() in head and body == b"bad request\n")
+    assert not found or (head.startswith(b"HTTP/1.") and b" 400 " in head and body == b"bad request\n")
     assert ask(server.port, "/metrics").code == 200
 
 
@@ -170,7 +155,6 @@ def test_a_connection_carries_one_request(server: PageServer) -> None:
 
 
 def test_answers_tell_what_they_are_and_nothing_of_what_made_them(server: PageServer) -> None:
-    """HEAD, a wrong path, a wrong method and a page that raises: codes, types, and no version of anything."""
     found = {}
     requests = {("GET", "/metrics"): 200, ("HEAD", "/metrics"): 200, ("GET", "/x"): 404, ("POST", "/metrics"): 405}
     for (method, path), code in {**requests, ("GET", "/broken"): 500}.items():
@@ -191,7 +175,6 @@ def test_answers_tell_what_they_are_and_nothing_of_what_made_them(server: PageSe
 
 
 def test_prometheus_chooses_format_names_and_compression(server: PageServer) -> None:
-    """As its own server does: OpenMetrics where it is asked for, single metrics, gzip."""
     url = f"http://127.0.0.1:{server.port}/metrics"
     headers = {"Accept": "application/openmetrics-text; version=1.0.0", "Accept-Encoding": "gzip"}
     with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SECONDS) as answer:

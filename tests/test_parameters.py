@@ -8,15 +8,7 @@ import pytest
 
 from tokenmill import parameters as module
 from tokenmill.errors import SettingsError
-from tokenmill.parameters import (
-    MAX_ITEMS,
-    MAX_TEXT,
-    ListFile,
-    canonical_lines,
-    checked_values,
-    parameters_of,
-    read_list_file,
-)
+from tokenmill.parameters import MAX_ITEMS, MAX_TEXT, ListFile, canonical_lines, checked_values, parameters_of
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,6 @@ def test_a_value_that_does_not_fit_is_named_with_what_does(given: dict[str, Any]
 
 
 def test_entries_are_lines_in_order_and_each_once() -> None:
-    """However a file is written; a separator that is no line feed stays."""
     content = canonical_lines("\ufeffb\r\n\r\n # no\n  a\u2028c \nb\n".encode())
     assert content == "a\u2028c\nb\n".encode()
     assert ListFile.of(content).lines() == ["a\u2028c", "b"]
@@ -88,13 +79,13 @@ def test_entries_are_lines_in_order_and_each_once() -> None:
 
 def test_a_file_that_cannot_be_read_or_is_too_large_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match=r"^step 2 \(words\): words: cannot read .*nowhere: No such file"):
-        read_list_file(str(tmp_path / "nowhere"), "step 2 (words): words")
+        module.read_list_file(str(tmp_path / "nowhere"), "step 2 (words): words")
     with pytest.raises(SettingsError, match=r"cannot read .*: Is a directory"):
-        read_list_file(str(tmp_path), "x")
+        module.read_list_file(str(tmp_path), "x")
     monkeypatch.setattr(module, "MAX_LIST_BYTES", 1 << 20)
     large = tmp_path / "large"
     large.write_bytes(b"x" * (1 << 20))
-    assert len(read_list_file(str(large), "x")) == 1 << 20
+    assert len(module.read_list_file(str(large), "x")) == 1 << 20
     large.write_bytes(b"x" * ((1 << 20) + 1))
     with pytest.raises(SettingsError, match=r"^x: .*large is larger than 1 MiB, the most that a list may have"):
-        read_list_file(str(large), "x")
+        module.read_list_file(str(large), "x")

@@ -1,22 +1,28 @@
-"""Every command and snippet of the README, in its order, in a directory of its own, as a reader would run them."""
+"""Every command and snippet of the README, in its order, as a reader would run them; and what `help` shows, run."""
 
+import doctest
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NamedTuple
 
 import pytest
 
+import tokenmill
+from tests.docs.test_training_page import store_of
+from tests.stack.engine import free_ports
+from tests.store.chains import STREAM, make_info
+from tokenmill import consumers
 from tokenmill.errors import StoreError
 from tokenmill.store import open_eras, open_partition, partitions_in
 
@@ -32,23 +38,10 @@ class Snippet(NamedTuple):
     code: str
 
 
-def fenced() -> list[Snippet]:
-    """Return all of the README's fenced blocks, in order; those that no reader types have no language."""
-    parts = re.split(r"^```(\w*)\n", README, flags=re.MULTILINE)
-    return [Snippet(language, code) for language, code in zip(parts[1::4], parts[2::4], strict=True)]
-
-
-def snippets() -> list[Snippet]:
-    return [snippet for snippet in fenced() if snippet.language]
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on, below those that the system gives to clients."""
-    for port in range(21000, 32000, 7):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-    pytest.fail("no port is free")
+_PARTS: Final = re.split(r"^```(\w*)\n", README, flags=re.MULTILINE)
+FENCED: Final = [Snippet(language, code) for language, code in zip(_PARTS[1::4], _PARTS[2::4], strict=True)]
+"""All fenced blocks, in order; those that no reader types have no language."""
+SNIPPETS: Final = [snippet for snippet in FENCED if snippet.language]
 
 
 PASTED: Final = "-- that was all of it"
@@ -67,12 +60,10 @@ for line in sys.stdin:
 
 
 class Reader:
-    """Somebody who types what the README says."""
-
     def __init__(self, directory: Path) -> None:
         """Stand in a directory with the README's files."""
         self.directory = directory
-        self.port = str(free_port())
+        self.port = str(free_ports(1)[0])
         self.up: subprocess.Popen[bytes] | None = None
         self.python: subprocess.Popen[str] | None = None
         self.environment = {
@@ -99,7 +90,7 @@ class Reader:
             self.up = subprocess.Popen(
                 line.split(), cwd=self.directory, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
-        self.wait_for("2 of 2 mills")
+        self.wait_until(lambda: "2 of 2 mills" in self.log)
         return ""
 
     def call(self, command: list[str]) -> str:
@@ -120,10 +111,8 @@ class Reader:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-        assert self.python.stdin is not None
         assert self.python.stdout is not None
-        self.python.stdin.write(json.dumps(code) + "\n")
-        self.python.stdin.flush()
+        print(json.dumps(code), file=self.python.stdin, flush=True)
         printed = ""
         while not printed.endswith(f"{PASTED}\n"):
             line = self.python.stdout.readline()
@@ -137,19 +126,13 @@ class Reader:
         file = self.directory / "up.log"
         return file.read_text() if file.exists() else ""
 
-    def wait_for(self, words: str) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition while `tokenmill up` runs."""
         deadline = time.monotonic() + UP_SECONDS
-        while words not in self.log:
+        while not condition():
             assert time.monotonic() < deadline, self.log
             assert self.up is not None
             assert self.up.poll() is None, self.log
-            time.sleep(0.1)
-
-    def wait_until_trainable(self) -> None:
-        """Wait until all that was sent is in the store, and in eras."""
-        deadline = time.monotonic() + UP_SECONDS
-        while not self.is_trainable():
-            assert time.monotonic() < deadline, self.log
             time.sleep(0.1)
 
     def eras_of_store(self) -> int:
@@ -164,6 +147,7 @@ class Reader:
         return sum(stored) if stored == in_eras else 0
 
     def is_trainable(self) -> bool:
+        """Tell whether all that was sent is in the store, and in eras."""
         trainable = self.eras_of_store()
         if not trainable:  # then there is no need for a verification
             return False
@@ -212,7 +196,7 @@ def test_a_new_user_has_a_batch_after_minutes(tmp_path: Path) -> None:
     subprocess.run([bin_directory / "pip", "install", "--quiet", ".[app,produce]"], cwd=checkout, check=True)
     installed = time.monotonic()
     environment = {**os.environ, "PATH": f"{bin_directory}:{os.environ['PATH']}"}
-    short_way = snippets()[:2]
+    short_way = SNIPPETS[:2]
     for line in short_way[0].code.splitlines():
         subprocess.run(line, shell=True, cwd=checkout, env=environment, check=True)  # noqa: S602 - README's
     packed = time.monotonic()
@@ -230,13 +214,12 @@ def test_a_new_user_has_a_batch_after_minutes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_snippet_of_the_readme_does_what_it_says(reader: Reader) -> None:
-    """From the tokenizer to a training step and a verified store."""
     printed = []
-    for snippet in snippets():
+    for snippet in SNIPPETS:
         printed.append(reader.run(snippet))
         if "aiokafka" in snippet.code:  # all text is sent: what follows reads it
             reader.run(Snippet("bash", "tokenmill flush raw-text"))
-            reader.wait_until_trainable()
+            reader.wait_until(reader.is_trainable)
     everything = "\n".join(printed)
     assert "streamed and read: torch.Size([4, 64]) torch.Size([4, 64])" in everything
     assert "packed and read: torch.Size([4, 64])" in everything
@@ -246,6 +229,24 @@ def test_every_snippet_of_the_readme_does_what_it_says(reader: Reader) -> None:
 
 def test_no_other_command_stands_in_the_readme() -> None:
     """A block without a language is run by continuous integration, or is what a command prints."""
-    lines = {line for snippet in fenced() if not snippet.language for line in snippet.code.splitlines()}
+    lines = {line for snippet in FENCED if not snippet.language for line in snippet.code.splitlines()}
     assert lines >= BY_CI
     assert not [line for line in lines - BY_CI if line.startswith(("tokenmill", "make", "python", "."))]
+
+
+@pytest.mark.parametrize("module", [tokenmill, consumers])
+def test_a_package_begins_with_an_example_that_runs(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a store with 8 eras of 3 blocks; the words of the model stand above it."""
+    told = module.__doc__ or ""
+    assert all(word in told for word in ("sample", "era", "step", "state", "store"))
+    assert 15 <= len(told.splitlines()) <= 35
+    store_of(tmp_path / "store", make_info(block_tokens=65), [[(n, n + 1), (2 * n, 2 * n + 2)] for n in range(8)])
+    assert (tmp_path / "store" / STREAM).is_dir()
+    monkeypatch.chdir(tmp_path)
+    test = doctest.DocTestParser().get_doctest(told, {}, module.__name__, None, 0)
+    assert len(test.examples) >= 4
+    lines: list[str] = []
+    failed, _ = doctest.DocTestRunner(verbose=False).run(test, out=lines.append)
+    assert not failed, "".join(lines)

@@ -46,7 +46,6 @@ def test_a_password_of_what_addresses_are_made_of_is_hidden(secret: str, before:
 
 @given(secret=SECRETS, name=PARAMETERS, begin=st.sampled_from(["?", "?page=1&", "#", "?a=b;", "?x=y&z=%20&"]))
 def test_a_parameter_that_is_secret_is_hidden(secret: str, name: str, begin: str) -> None:
-    """In a query or a fragment, escaped or not, within an address or in one within it."""
     spelt = "".join(f"%{ord(letter):02x}" for letter in name)
     for key in (name, spelt):
         address = f"https://host/path{begin}{key}={secret}&last=1"
@@ -104,7 +103,6 @@ def test_names_without_a_secret_stay_as_they_are(text: str) -> None:
 
 @given(st.text() | st.text(st.sampled_from("ab:/@?&=#;%25{}\"' ")))
 def test_what_is_hidden_once_stays_so(text: str) -> None:
-    """Whatever the text, and in time that grows with it."""
     once = redacted(text)
     assert redacted(once) == once
 

@@ -58,7 +58,6 @@ def _use(directory: Path, told: Connection) -> None:
 
 @pytest.mark.slow
 def test_last_user_stops_it(tmp_path: Path) -> None:
-    """Whoever began and whoever ends first: it runs as long as somebody uses it."""
     with shared_broker(tmp_path) as first:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()

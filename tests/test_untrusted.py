@@ -42,7 +42,6 @@ def test_what_we_write_is_read_again(value: Any) -> None:
     "data", [b"", b"junk", BRACKETS, b'{"a":' * 200_000, b"NaN", b"\xff", b"\xfe\xff[", b"[1", b"1" * 30_000_000]
 )
 def test_anything_else_is_a_value_error(data: bytes) -> None:
-    """Nested without end, longer than anything of ours, or no JSON."""
     with pytest.raises(ValueError, match=r"JSON"):
         parse_json(data)
 
@@ -114,7 +113,6 @@ def read_all(store: Store) -> None:
     ("suffix", "fifo"), [*product(["json", "bin", "docs", "index"], [False, True]), ("commits", True)]
 )
 def test_files_of_a_partition_can_be_anything(store: Store, suffix: str, *, fifo: bool) -> None:
-    """Readers and writers say which file it is, and wait for nothing."""
     for path in store.path.glob(f"{STREAM}/0/0*.{suffix}"):
         replaced(path, fifo=fifo)
     with pytest.raises(DamagedError, match=suffix):

@@ -21,8 +21,8 @@ from tests.app.commands import invoke
 from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_ends
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring
-from tests.rights import grant, login, roles, table
-from tests.secured import USER, Secured
+from tests.rights import grant, roles, table
+from tests.secured import USER, Secured, login
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
@@ -51,7 +51,7 @@ class Client(NamedTuple):
     @classmethod
     def of(cls, secured: Secured, user: str) -> "Client":
         """Return clients that log in as somebody."""
-        here = dict(login(secured, user))
+        here = login(secured.broker, user)
         return cls(
             AdminClient(here),
             Producer({**here, "message.timeout.ms": int(SECONDS * 1000)}),

@@ -24,7 +24,6 @@ def stock(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_the_limit_reads_the_same_rows_in_the_same_order(stock: Stock, *, shuffle: bool, check: bool) -> None:
-    """As they are stored, and widened; with checks and without."""
     ours, limit = TokenMill(check=check), Limit()
     for wide in (False, True):
         pairs = zip(

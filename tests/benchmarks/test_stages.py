@@ -30,7 +30,6 @@ def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
 
 
 def test_the_innermost_known_function_decides() -> None:
-    """A library that a stage calls is part of it."""
     outer = "/somewhere/app/mill/raw_partition.py:RawPartition._feed"
     inner = "/somewhere/app/milling/packing/packed_blocks.py:ConcatPacking.add"
     packing = _stack(outer, inner, f"{SITE}/numpy/core.py:insert")
@@ -53,7 +52,6 @@ def test_a_line_that_syncs_tells(tmp_path: Path) -> None:
 
 
 def test_every_module_of_ours_in_the_table_is_there() -> None:
-    """One that moved would be counted as `other`."""
     root = Path(__file__).parents[2]
     ours = [start.partition(":")[0] for start, _ in TABLE if start.startswith(("app/", "benchmarks/", "tokenmill/"))]
     assert ours
@@ -61,6 +59,5 @@ def test_every_module_of_ours_in_the_table_is_there() -> None:
 
 
 def test_no_line_of_the_table_hides_a_later_one() -> None:
-    """The first beginning that fits decides."""
     starts = [start for start, _ in TABLE]
     assert not [later for at, later in enumerate(starts) if later.startswith(tuple(starts[:at]))]

@@ -19,8 +19,7 @@ from tests import commands
 from tests.app.buckets.scene import uploaded_to, whole_store
 from tests.app.buckets.test_mirrors import files
 from tests.app.buckets.test_upload_command import objects, without_heads
-from tests.bucket.server import Server, login
-from tests.bucket.way import Way
+from tests.bucket.server import Server, Way, login
 from tests.faults.test_buckets import OPTIONS, known
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, EraDataset
@@ -53,7 +52,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def bucket(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Return the address of an empty prefix; the environment says how to log in."""
     for name, value in login(server.address).items():
         monkeypatch.setenv(name, value)
     return f"{server.scheme}://corpus/{tmp_path.name}"
@@ -66,7 +64,6 @@ def found_in(address: str) -> dict[str, bytes]:
 
 
 def command(words: list[str], log: Path, environment: Mapping[str, str]) -> str:
-    """Run a command to its end, which is a good one, and return what it said."""
     told = commands.run(words, log, {**os.environ, **environment})
     assert told.code == 0, told.said
     return told.said
@@ -74,7 +71,6 @@ def command(words: list[str], log: Path, environment: Mapping[str, str]) -> str:
 
 @on("moto", "gofakes3", "versitygw", "fake-gcs-server")
 def test_a_store_goes_there_comes_back_and_is_trained_from(bucket: str, tmp_path: Path) -> None:
-    """By the commands, twice; byte for byte, and in the same order."""
     store, log = whole_store(tmp_path / "store"), tmp_path / "log"
     assert "8 segments uploaded" in command(["upload", "--store", str(store), "--to", bucket], log, {})
     assert "0 segments uploaded" in command(["upload", "--store", str(store), "--to", bucket], log, {})

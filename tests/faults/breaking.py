@@ -105,7 +105,7 @@ class Breaker:
 
     def _end(self, worker: Worker, number: signal.Signals) -> int:
         """Send a signal that ends, wake who cannot hear it, and forget the worker; return the exit code."""
-        worker._signal(number)
+        worker.process.send_signal(number)
         worker.resume()
         code = worker.process.wait(60)
         self._service.workers.remove(worker)

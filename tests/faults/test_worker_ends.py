@@ -81,7 +81,7 @@ def scale(service: Service, role: str, step: int, trial: Trial) -> None:
         trial.fired(f"{role} added")
         return
     victim = trial.rng.choice(workers(service, role))
-    victim._signal(trial.rng.choice(ENDS))
+    victim.process.send_signal(trial.rng.choice(ENDS))
     victim.process.wait()
     service.workers.remove(victim)
     trial.fired(f"{role} removed")

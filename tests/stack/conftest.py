@@ -3,17 +3,17 @@
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .engine import WHAT_TO_INSTALL, Engine, find_engine
-from .project import Project
+from .engine import WHAT_TO_INSTALL, Engine, Project, find_engine
 from .story import FILTERED, TOPIC, Story, tell
 
 SERVICES = ["kafka", "topics", "mill", "segments", "prometheus"]
 TAG = "test"
+Say = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
@@ -25,20 +25,15 @@ def engine() -> Engine:
 
 
 @pytest.fixture(scope="session")
-def say(request: pytest.FixtureRequest) -> "Say":
-    return Say(request.config)
+def say(request: pytest.FixtureRequest) -> Say:
+    """Return what prints past pytest's capture."""
+    started, capture = time.monotonic(), request.config.pluginmanager.getplugin("capturemanager")
 
+    def printed(message: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"stack: {time.monotonic() - started:4.0f} s: {message}", flush=True)  # noqa: T201 - minutes pass
 
-class Say:
-    """Prints past pytest's capture."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._started = time.monotonic()
-        self._capture = config.pluginmanager.getplugin("capturemanager")
-
-    def __call__(self, message: str) -> None:
-        with self._capture.global_and_fixture_disabled():
-            print(f"stack: {time.monotonic() - self._started:4.0f} s: {message}", flush=True)  # noqa: T201 - minutes pass
+    return printed
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +46,6 @@ def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Build the image with the commands that read all formats, on top of the service's layers."""
     say("builds the tools' image")
     name = f"tokenmill-tools:{TAG}"
     engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "tools")
@@ -60,7 +54,6 @@ def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def project(engine: Engine, image: str, tools: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Return the stack, nothing of it started; in the end nothing of it is left."""
     data = tmp_path_factory.mktemp("data")
     _open_to_all(data)
     name, tag = f"tokenmill-test-{uuid.uuid4().hex[:8]}", image.rpartition(":")[2]

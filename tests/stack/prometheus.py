@@ -48,7 +48,6 @@ class Prometheus:
 
 @contextmanager
 def running(directory: Path) -> Iterator[Prometheus]:
-    """Run a server with the folder's ``prometheus.yml``; its data and its log are there, too."""
     port, log = free_port(), directory / "prometheus.log"
     options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": f"127.0.0.1:{port}"}
     command = [str(PROGRAM), *(f"--{name}={value}" for name, value in options.items())]
@@ -65,10 +64,8 @@ def running(directory: Path) -> Iterator[Prometheus]:
 
 
 def dashboard_queries() -> list[Panel]:
-    panels = []
-    for file in sorted(DASHBOARDS.glob("*.json")):
-        panels += _queries(json.loads(file.read_text()).get("panels", []))
-    return panels
+    files = sorted(DASHBOARDS.glob("*.json"))
+    return [panel for file in files for panel in _queries(json.loads(file.read_text()).get("panels", []))]
 
 
 def _queries(panels: list[dict[str, Any]]) -> list[Panel]:

@@ -1,26 +1,31 @@
 """What the tests of the stack look at: one run of it, with work from two sides and with faults in the middle of it."""
 
 import json
+import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
 
-from .corpus import Corpus, write_json_lines, write_parquet
-from .project import Project
+from .engine import Project
 from .prometheus import Panel, Prometheus, dashboard_queries
 
 PAUSE_SECONDS: Final = 0.05
 """Between two documents, while there is no hurry: 20 a second last for minutes, whatever the machine."""
-END_SECONDS: Final = 180
+WAIT_SECONDS: Final = 180
 
 
 class Sending:
@@ -49,33 +54,70 @@ class Sending:
         return self._thread.is_alive() and self._process.poll() is None
 
     def finish(self) -> int:
-        """Send the rest as fast as it goes, and return the exit code."""
         self._hurry.set()
-        return self._process.wait(END_SECONDS)
+        return self._process.wait(WAIT_SECONDS)
 
     def _feed(self) -> None:
         pipe = self._process.stdin
-        if pipe is None:
-            return
-        try:
-            with self._file.open("rb") as lines, pipe:
-                for line in lines:
-                    pipe.write(line)
-                    if not self._hurry.is_set():
-                        pipe.flush()
-                        self._hurry.wait(PAUSE_SECONDS)
-        except BrokenPipeError:  # it has ended: `finish` says how
-            return
+        assert pipe is not None
+        with suppress(BrokenPipeError), self._file.open("rb") as lines, pipe:  # it has ended: `finish` says how
+            for line in lines:
+                pipe.write(line)
+                if not self._hurry.is_set():
+                    pipe.flush()
+                    self._hurry.wait(PAUSE_SECONDS)
 
 
-MEGABYTE: Final = 1_000_000
-SIZE: Final = 25 * MEGABYTE
+class Corpus(NamedTuple):
+    path: Path
+    filtered: Counter[str]
+    """Documents that a filter drops, by reason."""
+    documents: int
+    """All others."""
+    tokens: int
+    """Theirs, with raw bytes as tokens: the bytes of the texts, and one for the end of each document."""
+
+
+def write_json_lines(path: Path, size: int) -> Corpus:
+    """Write documents of ``size`` bytes of text or a little more, with ids that begin with the file's name."""
+    documents = _documents(path.stem, size)
+    lines = (json.dumps({"id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in documents.items())
+    path.write_text("".join(lines), encoding="utf-8")
+    return _corpus(path, documents, lambda _: None)
+
+
+def write_parquet(path: Path, size: int, reason: Callable[[str], str | None]) -> Corpus:
+    """Do the same as a parquet file, for a topic with a filter; ``reason`` says why it drops a text, if it does."""
+    documents = _documents(path.stem, size)
+    columns = {"id": list(documents), "text": list(documents.values())}
+    parquet.write_table(pa.table(columns), path, row_group_size=1000)
+    return _corpus(path, documents, reason)
+
+
+def _documents(name: str, size: int) -> dict[str, str]:
+    source, found, written = random.Random(name), dict[str, str](), 0
+    words = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzäöüß", k=source.randint(2, 12))) for _ in range(5000)]
+    while written < size:
+        text = " ".join(source.choices(words, k=source.randint(20, 600)))
+        found[f"{name}-{len(found)}"] = text
+        written += len(text.encode())
+    return found
+
+
+def _corpus(path: Path, documents: Mapping[str, str], reason: Callable[[str], str | None]) -> Corpus:
+    path.chmod(0o644)
+    reasons = [reason(text) for text in documents.values()]
+    kept = [text for text, why in zip(documents.values(), reasons, strict=True) if why is None]
+    tokens = sum(len(text.encode()) + 1 for text in kept)
+    return Corpus(path, Counter(why for why in reasons if why), len(kept), tokens)
+
+
+SIZE: Final = 25_000_000
 """Of the text from each side."""
-WAIT_SECONDS: Final = 180
 TOPIC: Final = "raw-text"
 FILTERED: Final = "pages"
 """A topic whose texts are filtered, and whose blocks hold whole documents."""
-FILTERED_SIZE: Final = 5 * MEGABYTE
+FILTERED_SIZE: Final = 5_000_000
 """Of its text: the filter's reference takes some milliseconds for each."""
 FILTER: Final = GopherQuality(min_stop_words=0)  # the words are not English
 SETTINGS: Final = f"""
@@ -113,7 +155,6 @@ class Story:
 
     @property
     def documents(self) -> int:
-        """Documents pushed, from both sides, less those that are filtered out."""
         return self.outside.documents + self.inside.documents
 
     @property

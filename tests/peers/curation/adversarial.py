@@ -13,56 +13,23 @@ _ALPHABETS: Final = {
     "addresses": ["http://", "a.b", "@", ":", "//", "www.", ".com", "/x", "?y=1", ":8080", "x-", "[1]", " "],
     "numbers": ["1", "12.5", "1,000", "$", "€", "km", "°C.", "+", "-", "%", "1st", " "],
     "contractions": ["can't", "I'm", "'s", "’s", "'em", "o'clock", "won't", "d'", "'", " "],
-    "white space": [
-        " ",
-        "  ",
-        "\t",
-        "\n",
-        "\r\n",
-        "\x0b",
-        "\x0c",
-        "\x1c",
-        "\x1f",
-        "\x85",
-        "\xa0",
-        "\u2028",
-        "\u3000",
-        "a",
-    ],
+    "white space": [" ", "  ", "\t", "\n", "\r\n", *"\x0b\x0c\x1c\x1f\x85\xa0\u2028\u3000a"],
     "controls": ["\0", "\x01", "\x7f", "\x80", "\x9f", "\ufeff", "\u200b", "\u200d", "\ufffd", "a", " "],
     "scripts": ["語", "か", "한", "ا", "ש", "क", "क्ष", "ไ", "ß", "İ", "ı", "ﬃ", "。", "؟", "।", "！", " ", "\n"],
     "combining": ["a", "\u0301", "\u0323", "\u20dd", "\u3099", " "],
     "emoji": ["🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "¯\\_(ツ)_/¯", "(╯°□°）╯︵┻━┻", "a", " "],
     "lines": [
-        "- a\n",
-        "• b\n",
-        "…\n",
-        "...\n",
-        "Text here.\n",
-        "\n",
-        "Word word word.\n",
-        "{",
-        "lorem ipsum ",
-        "[edit]",
+        *("- a\n", "• b\n", "…\n", "...\n", "Text here.\n", "\n", "Word word word.\n", "{", "lorem ipsum ", "[edit]")
     ],
     "C4": [
-        "Uses cookies. ",
-        "JavaScript on! ",
-        "One two three. ",
-        "Is it? ",
-        '"Yes." ',
-        "[12]",
-        "a b...",
-        "\n",
-        "\r",
-        "x",
+        *("Uses cookies. ", "JavaScript on! ", "One two three. ", "Is it? ", '"Yes." '),
+        *("[12]", "a b...", "\n", "\r", "x"),
     ],
     "names of attributes": ["IS_ALPHA", "ORTH", "LOWER", "IS_STOP", "\\n", "\\t", "<space>", " ", "\n"],
 }
 
 
 def texts(rounds: int, length: int) -> Iterator[tuple[str, str]]:
-    """Yield names and texts: fixed ones, then random mixtures of each kind, of up to ``length`` parts."""
     yield from _fixed()
     for kind, alphabet in _ALPHABETS.items():
         chooser = random.Random(kind)

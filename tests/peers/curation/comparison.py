@@ -82,13 +82,8 @@ def _answer(shards: list[Path]) -> None:
 
 
 def _add(compared: Compared, verdicts: list[Counter[str]], shard: Path) -> None:
-    for given, theirs, ours in zip(
-        _lines(shard),
-        _lines(shard.with_suffix(".with_datatrove")),
-        _lines(shard.with_suffix(".with_tokenmill")),
-        strict=True,
-    ):
-        number, text = given
+    answers = (_lines(shard.with_suffix(f".with_{program}")) for program in ("datatrove", "tokenmill"))
+    for (number, text), theirs, ours in zip(_lines(shard), *answers, strict=True):
         if shard.name.startswith("real"):
             compared.documents_compared += 1
         else:
@@ -127,12 +122,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--record", type=Path)
     asked = parser.parse_args()
-    found = compare(
-        asked.folder,
-        documents=asked.documents,
-        rounds=asked.rounds,
-        processes=asked.processes,
-    )
+    found = compare(asked.folder, documents=asked.documents, rounds=asked.rounds, processes=asked.processes)
     if asked.record:
         asked.record.write_text(json.dumps(asdict(found), indent=1, ensure_ascii=False) + "\n")
     sys.stdout.write(

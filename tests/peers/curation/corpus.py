@@ -40,20 +40,17 @@ class Kind(NamedTuple):
 
 
 def plain(path: Path) -> str:
-    """Return a file's text; what is no UTF-8 is replaced."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return data.decode(errors="replace")
 
 
 def man_page(path: Path) -> str:
-    """Return a man page's text, without most of its markup."""
     lines = (line for line in plain(path).split("\n") if not line.startswith((".\\", "'\\", ".\n")))
     text = "\n".join("" if line.startswith((".PP", ".TP", ".SH")) else line.lstrip(".'") for line in lines)
     return _TROFF.sub("", text).replace("\\-", "-").replace("\\e", "\\")
 
 
 def translations(path: Path) -> str:
-    """Return all messages of a catalogue in its language."""
     with path.open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
     messages: dict[object, str] = getattr(catalogue, "_catalog", {})

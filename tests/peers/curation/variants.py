@@ -1,6 +1,15 @@
-"""The settings under which filters are compared; names of the standard library alone, for both environments."""
+"""The settings under which filters are compared, and the files of documents and answers; for both environments.
 
+A line of ``NAME.documents`` is a list of a document's number and its text, in JSON. A line of ``NAME.<program>`` is its
+number and the answer of each variant that is applied to it: a reason, or a list of the text that is kept.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+Answer = str | list[str]
 
 
 class Variant(NamedTuple):
@@ -29,6 +38,20 @@ VARIANTS: Final = (
 )
 
 
-def applied(number: int) -> list[tuple[int, Variant]]:
-    """Return the variants, and their numbers, that are applied to a document."""
-    return [(at, variant) for at, variant in enumerate(VARIANTS) if (number + at) % variant.one_in == 0]
+def answer_shards(paths: Iterable[str], program: str, answer: Callable[[int, str], Answer]) -> None:
+    """Write the answers to each file of documents that has none of this program yet.
+
+    ``answer`` gets the number of a variant and a text.
+    """
+    for path in map(Path, paths):
+        answers = path.with_suffix(f".{program}")
+        if answers.exists():
+            continue
+        unfinished = path.with_suffix(f".{program}.new")
+        with path.open() as given, unfinished.open("w") as written:
+            for line in given:
+                number, text = json.loads(line)
+                applied = [at for at, variant in enumerate(VARIANTS) if (number + at) % variant.one_in == 0]
+                found = {at: answer(at, text) for at in applied}
+                written.write(json.dumps([number, found]) + "\n")
+        unfinished.rename(answers)

@@ -4,24 +4,17 @@ import sys
 from typing import Any, Final
 
 from datatrove.data import Document
-from datatrove.pipeline.filters import (
-    C4ParagraphFilter,
-    C4QualityFilter,
-    FineWebQualityFilter,
-    GopherQualityFilter,
-    GopherRepetitionFilter,
-)
+from datatrove.pipeline import filters as theirs
 from datatrove.utils.text import split_into_words
 
-from tests.peers.curation.shards import Answer, answer_shards
-from tests.peers.curation.variants import VARIANTS
+from tests.peers.curation.variants import VARIANTS, Answer, answer_shards
 
 FILTERS: Final[dict[str, Any]] = {
-    "gopher_quality": GopherQualityFilter,
-    "gopher_repetition": GopherRepetitionFilter,
-    "c4_quality": C4QualityFilter,
-    "c4_paragraph": C4ParagraphFilter,
-    "fineweb_quality": FineWebQualityFilter,
+    "gopher_quality": theirs.GopherQualityFilter,
+    "gopher_repetition": theirs.GopherRepetitionFilter,
+    "c4_quality": theirs.C4QualityFilter,
+    "c4_paragraph": theirs.C4ParagraphFilter,
+    "fineweb_quality": theirs.FineWebQualityFilter,
 }
 
 

@@ -4,29 +4,17 @@ The plain steps and the kernels both answer; where they differ, the answer says 
 """
 
 import sys
-from typing import Any, Final
+from typing import Final
 
-from tests.peers.curation.shards import Answer, answer_shards
-from tests.peers.curation.variants import VARIANTS
+from tests.peers.curation.variants import VARIANTS, Answer, answer_shards
 from tokenmill.app.milling.curation.fast_steps import with_kernels
 from tokenmill.app.milling.document_columns import DocumentColumns
-from tokenmill.app.milling.steps.c4_paragraph import C4Paragraph
-from tokenmill.app.milling.steps.c4_quality import C4Quality
-from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
-from tokenmill.app.milling.steps.gopher_quality import GopherQuality
-from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
+from tokenmill.app.milling.steps.pipeline import STEPS
 from tokenmill.app.milling.steps.protocol import Answer as StepAnswer
 from tokenmill.app.milling.steps.protocol import Rejected, Step
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-STEPS: Final[dict[str, Any]] = {
-    "gopher_quality": GopherQuality,
-    "gopher_repetition": GopherRepetition,
-    "c4_quality": C4Quality,
-    "c4_paragraph": C4Paragraph,
-    "fineweb_quality": FinewebQuality,
-}
 OF_DATATROVE: Final = {"too_few_paragraphs": "< 3 paragraphs"}
 """What datatrove calls reasons that have another name here."""
 

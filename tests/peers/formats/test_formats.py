@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.exported import assert_blocks, assert_documents, begun
-from tests.milled_store import SHAPES, STREAM, milled_store
+from tests.milled_store import SHAPES, STREAM, assert_blocks, assert_documents, begun, milled_store
 from tests.peers.running import run_with
 from tokenmill.app.tools.describe import croissant, store_facts
 from tokenmill.app.tools.export import FormatChoice, What, export
@@ -27,7 +26,6 @@ def read(to: FormatChoice | Literal["tokens"], folder: Path, home: Path) -> list
 
 
 def last_line(home: Path, *arguments: object) -> str:
-    """Run Python with the libraries, which keep what they read in ``home``; return the last line that it prints."""
     return run_with("formats", *arguments, HOME=str(home), TMPDIR=str(home)).stdout.splitlines()[-1]
 
 
@@ -36,7 +34,6 @@ def last_line(home: Path, *arguments: object) -> str:
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 @pytest.mark.parametrize("what", ["blocks", "documents"])
 def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, dtype: str, what: What) -> None:
-    """Exported in two calls, as the store grows."""
     milled = milled_store(tmp_path / "store", dtype=dtype, records=24, stop=50)
     export(milled.path, STREAM, tmp_path / "out", to=to, what=what)
     first = read(to, tmp_path / "out", tmp_path)

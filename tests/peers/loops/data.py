@@ -14,14 +14,9 @@ STEPS = 12
 SAVE_EVERY = 4
 KILLED_AT = 29
 """The sample in whose step, the tenth, a process is killed: the last checkpoint is two steps old."""
-
-
-WEIGHTS: Final = {"early": 2, "whole": 3}
-"""Of the streams of a mixture."""
-
-
 STREAMS: Final[dict[str, dict[str, Any]]] = {"early": {"eras": range(3)}, "whole": {}}
 """Those of a mixture."""
+WEIGHTS: Final = {"early": 2, "whole": 3}
 
 
 def _options(store: str) -> dict[str, Any]:
@@ -29,13 +24,11 @@ def _options(store: str) -> dict[str, Any]:
 
 
 def dataset_of(kind: str, store: str, **options: Any) -> StepDataset:
-    """Open "batches" of a stream, or a "mixture" of its first eras and of all, of 40 samples."""
     kept = _options(store) | options
     return StepDataset(**kept) if kind == "batches" else MixtureDataset(STREAMS, WEIGHTS, **kept)
 
 
 def loop_of(kind: str, store: str) -> Batches | Mixture:
-    """Open the same to loop over it directly."""
     return Batches(**_options(store)) if kind == "batches" else Mixture.open(STREAMS, WEIGHTS, **_options(store))
 
 
@@ -44,7 +37,6 @@ class Run(NamedTuple):
 
     kind: str
     """What is trained on: "batches" of a stream, or a "mixture"."""
-
     store: str
     directory: Path
     """For checkpoints, and for the model that comes out."""

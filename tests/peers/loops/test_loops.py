@@ -1,22 +1,29 @@
 """Training loops of other frameworks that are killed, and go on in another process, with the real packages.
 
 The model that comes out has seen each sample once, and none is missing. How docs/training.md says it is done is how
-it is done here. `make test-peers` runs these.
+it is done here. Rows are what `transformers` makes of a text. `make test-peers` runs these.
 """
 
 import json
 import re
 import signal
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import pytest
 import torch
 
+from tests.app.milling.packing.test_separate_packing import KINDS, mask_of
 from tests.consumers.recording import rows_in
 from tests.consumers.scenes import OPEN_ERAS, era_store, expected, rows_of
+from tests.mills import RECIPE, Source, cut_blocks, text
 from tests.peers.loops.data import STEPS, dataset_of
 from tests.peers.running import ROOT, run_with
+from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.tokenizers import TokenizerFile
 
 pytestmark = pytest.mark.peers
 
@@ -27,7 +34,6 @@ def test_models_of_transformers_take_dictionaries(tmp_path: Path) -> None:
 
 
 def train(loop: str, *arguments: object) -> int:
-    """Run one process of a loop; return how it ended."""
     return run_with("loops", "-m", f"tests.peers.loops.{loop}", *arguments, HF_HUB_OFFLINE="1").returncode
 
 
@@ -88,3 +94,31 @@ def test_the_page_shows_the_iterator_that_is_tested() -> None:
     program = (ROOT / "tests" / "peers" / "loops" / "with_grain.py").read_text()
     code = re.sub(r'\n *""".*?"""\n\n?', "\n", program.partition("\nclass Steps")[2].partition("\n\n\ndef ")[0])
     assert f"class Steps{code}" in page
+
+
+PADDING: Final = {"bert": "[PAD]", "gpt2": "<|endoftext|>"}
+TEXTS: Final = ["fox", "a dozen é jugs 🙂. " * 9, "The quick brown fox jumps", "x " * 7, "pack\nmy  box", "." * 40]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("row", [3, 8, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_those_of_transformers(kind: str, row: int, tmp_path: Path) -> None:
+    """Of BERT's kind, with its template, and of GPT-2's, without one."""
+    tokenizer, settings, _ = KINDS[kind]
+    content = tokenizer.to_str().encode()
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    draft = replace(RECIPE, decode="text", packing="rows", block_tokens=row, steps=())
+    recipe, stages = complete(draft, TokenizerFile(kind, content), **settings)
+    records = [text(number, value) for number, value in enumerate(TEXTS)]
+    blocks = cut_blocks(Source(stages, (recipe,)).mill().feed(records).messages["train"], recipe)
+    ours = {
+        "input_ids": [np.frombuffer(ids, recipe.token_dtype).tolist() for _, ids, _ in blocks],
+        "attention_mask": [mask_of(entry, row) for _, _, entry in blocks],
+    }
+    assert ours == theirs(tmp_path / "tokenizer.json", PADDING[kind], row)
+
+
+def theirs(file: Path, padding: str, row: int) -> Any:
+    call = ["-m", "tests.peers.loops.with_tokenizer", file, padding, row, json.dumps(TEXTS)]
+    return json.loads(run_with("loops", *call, HF_HUB_OFFLINE="1").stdout)

@@ -11,8 +11,6 @@ from tokenmill.consumers import Batch, StepDataset
 
 
 class Module(lightning.LightningModule):
-    """A module as docs/training.md has it."""
-
     def __init__(self, model: torch.nn.Module, dataset: StepDataset) -> None:
         super().__init__()
         self.model = model

@@ -71,8 +71,6 @@ class Model(BaseModel):
 
 
 class Tokenizer(BaseTokenizer):
-    """None: tokens are tokens already."""
-
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):
         """Nothing."""
@@ -91,13 +89,10 @@ class Tokenizer(BaseTokenizer):
 
 
 def as_inputs(batch: Batch) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return what torchtitan's loaders give."""
     return {"input": torch.cat([batch.x, batch.y[:, -1:]], 1)}, batch.y / 65536
 
 
 class TokenMillDataLoader(ParallelAwareDataloader):
-    """torchtitan's loader over a data set of ours."""
-
     @dataclass(kw_only=True, slots=True)
     class Config(ParallelAwareDataloader.Config):
         """What torchtitan's has: of `dataset_path` the store, of `dataset` what is trained on."""

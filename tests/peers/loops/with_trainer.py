@@ -11,18 +11,12 @@ from tests.peers.loops.data import SAVE_EVERY, STEPS, Run
 
 
 class Model(torch.nn.Module):
-    """A model as the Trainer wants it: with named arguments, giving a loss by name."""
-
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(
-        self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        attention_mask: torch.Tensor,
-        position_ids: torch.Tensor,
+        self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor, position_ids: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         assert attention_mask.shape == position_ids.shape == labels.shape
         return {"loss": self.inner(input_ids[:, :-1], input_ids[:, 1:])}

@@ -48,7 +48,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """Return a bucket with some objects; the environment says how to log in."""
     for name, value in login(server.address).items():
         monkeypatch.setenv(name, value)
     address = f"{server.scheme}://corpus"
@@ -109,7 +108,6 @@ def test_packed_is_what_files_of_the_same_content_give(bucket: Bucket, tmp_path:
 
 
 def test_objects_of_a_segment_are_read_by_other_libraries(bucket: Bucket, tmp_path: Path) -> None:
-    """Megatron-Core with its `ObjectStorageConfig`, OLMo-core by the address: as they are."""
     if bucket.address.startswith("gs://"):
         pytest.skip("Megatron-Core reads none of gs://")
     store = whole_store(tmp_path / "store")

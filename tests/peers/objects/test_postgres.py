@@ -29,7 +29,7 @@ server.cleanup()
 """
 """Starts the server, prints its address, and does each statement that comes in."""
 QUERY = "SELECT number AS id, body AS text, score, made FROM pages ORDER BY number"
-COUNT = 2500
+COUNT, TIME = 2500, "2026-01-01T00:00:00"
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +43,21 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], st
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
+    given, told = process.stdin, process.stdout
+    assert given is not None
+    assert told is not None
+    told.readline()
 
     def done(statement: str) -> str:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(statement + "\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "done\n"
+        print(statement, file=given, flush=True)
+        assert told.readline() == "done\n"
         return f"postgresql+psycopg://postgres:secret@/postgres?host={quote(str(folder))}"
 
-    try:
+    with process:  # which closes the pipes, and waits
         yield done
-    finally:
-        process.stdin.close()
-        process.wait(60)
-        process.stdout.close()
 
 
 def run(store: Path, url: str, *more: str) -> "subprocess.CompletedProcess[str]":
-    """Pack the rows by the command, whose process has the driver."""
     command = [sys.executable, "-m", "tokenmill.app.cli", "pack", url, "--sql", QUERY, "--store", str(store), "--json"]
     options = {"--tokenizer": "bytes", "--sequence-length": 63, "--segment-blocks": 16, "--era-blocks": 30}
     options |= {"--partitions": 2, "--metadata-fields": "score,made"}
@@ -79,7 +72,7 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
 ) -> None:
     """As a file of the same rows is; in chunks of a cursor, with numbers and times as text; the password is nowhere."""
     made = rows(COUNT)
-    values = ", ".join(f"({n}, '{row['text']}', {n}.25, '2026-01-01 00:00:00')" for n, row in enumerate(made))
+    values = ", ".join(f"({n}, '{row['text']}', {n}.25, '{TIME}')" for n, row in enumerate(made))
     ask("CREATE TABLE pages (number int PRIMARY KEY, body text, score numeric, made timestamp)")
     url = ask(f"INSERT INTO pages VALUES {values}")  # noqa: S608 - texts of tests
     fields = ("score", "made")
@@ -96,12 +89,8 @@ def test_rows_are_packed_gone_on_with_verified_and_refused_once_they_changed(
     assert (changed.returncode, "has changed" in changed.stderr) == (12, True), changed.stderr
     assert (json.loads(rest.stdout)["before"], json.loads(rest.stdout)["documents"]) == (1000, COUNT - 1000)
     assert "secret" not in first.stderr + changed.stderr + rest.stderr
-    lines = [
-        json.dumps(
-            {"id": n, "text": row["text"], "score": f"{n}.25", "made": "2026-01-01T00:00:00"}, ensure_ascii=False
-        )
-        for n, row in enumerate(made)
-    ]
-    (tmp_path / "pages.jsonl").write_text("\n".join(lines).replace('": ', '":').replace(', "', ',"') + "\n")
+    same = [{"id": n, "text": row["text"], "score": f"{n}.25", "made": TIME} for n, row in enumerate(made)]
+    lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in same)
+    (tmp_path / "pages.jsonl").write_text("".join(lines))
     pack_into(other, [tmp_path / "pages.jsonl"], reading={"metadata_fields": fields}, flush=True, choice="jsonl")
     require_equal(content(store.store), content(other.store))

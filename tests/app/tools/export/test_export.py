@@ -18,8 +18,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset as arrow_dataset
 
-from tests.exported import assert_blocks, assert_documents, begun, spelled
-from tests.milled_store import SHAPES, STREAM, MilledStore, milled_store
+from tests.milled_store import (
+    SHAPES,
+    STREAM,
+    MilledStore,
+    assert_blocks,
+    assert_documents,
+    begun,
+    milled_store,
+    spelled,
+)
 from tests.store.chains import flip
 from tests.store.dying import dies
 from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export

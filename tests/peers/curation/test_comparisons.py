@@ -1,4 +1,4 @@
-"""Our plain steps beside datatrove's filters: the same verdicts, reasons and texts. `make test-peers` runs this.
+"""Our plain steps beside datatrove's filters, and our signatures beside datasketch's. `make test-peers` runs this.
 
 ``CURATION_DOCUMENTS`` says how many real documents are compared, 200,000 if nothing else is said, which takes two
 cores half an hour. `tests.peers.curation.comparison` writes the record that is published.
@@ -6,12 +6,17 @@ cores half an hour. `tests.peers.curation.comparison` writes the record that is 
 
 import json
 import os
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
 from tests.peers.curation.comparison import Compared, compare
+from tests.peers.curation.corpus import documents
+from tests.peers.running import run_with
+from tokenmill.app.milling.duplicates.signatures import Near, sign
 
 pytestmark = pytest.mark.peers
 
@@ -52,3 +57,18 @@ def test_the_record_is_of_so_many_documents() -> None:
     record = json.loads((Path(__file__).parents[3] / "benchmarks" / "results" / "curation_verdicts.json").read_text())
     assert record["documents_compared"] >= 200_000
     assert all(one["has_long_chunk"] for one in record["differences_of_datatrove"])
+
+
+def test_datasketch_recomputes_every_signature(tmp_path: Path) -> None:
+    texts = [f"one text of many words, with number {number} in it" for number in range(20)]
+    texts += islice(documents(3000), 3000)
+    signed = sign(Near(), texts)
+    has_shingles = (signed[:, :-1] != 0).all(axis=1)
+    chosen = [text for text, good in zip(texts, has_shingles.tolist(), strict=True) if good]
+    (tmp_path / "texts").write_text("".join(json.dumps(text) + "\n" for text in chosen))
+
+    call = ["-m", "tests.peers.curation.with_datasketch", tmp_path / "texts", tmp_path / "bands.npy"]
+    run_with("curation", *call)
+
+    assert len(chosen) > 1000
+    assert np.array_equal(np.load(tmp_path / "bands.npy"), signed[has_shingles, :-1])
