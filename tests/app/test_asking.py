@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.kafka.test_settled_streams import settled
+from tests.app.kafka.test_control_topic import settled
 from tests.conftest import TopicFactory
 from tests.service import service_settings
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store

@@ -1,15 +1,131 @@
-"""The simulated broker: a raw partition, the token partitions of its chains, dead letters, and what is on its way."""
+"""A broker of lists, whose logs expire, lose their ends and are made anew; its records, and what is on its way."""
 
+import types
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Generic, Literal, TypeVar
 
-from tests.simulation.logs import Log, T, step
+from tests.mills import PARTITION, RECIPE, Source, make_source
 from tokenmill.app.milling.outcomes import Outcome
-from tokenmill.documents import Record
+from tokenmill.documents import FLUSH_HEADER, Record
 from tokenmill.errors import MovedError
+from tokenmill.recipe import Genesis, Recipe
 from tokenmill.wire.message import Message, decode_message, encode_header
+
+T = TypeVar("T")
+
+
+@types.coroutine
+def step(what: str = "works") -> Generator[str, None, None]:
+    """Let the others have their turn; ``what`` tells the scheduler whether there was anything to do."""
+    yield what
+
+
+class Log(Generic[T]):
+    """One partition: its committed records, by offset."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.end = 0
+        self.leader = 0
+        """Counts the changes of leader: a log cannot lose anything without one."""
+        self.entries: dict[int, T] = {}
+        self.truth: dict[int, T] = {}
+        """The entries, and those that retention removed: what finally stands, for the judge alone."""
+
+    def append(self, entry: T, gap: int = 0) -> int:
+        """Put an entry at the end, after ``gap`` offsets that hold none; return its offset."""
+        offset = self.end + gap
+        self.entries[offset] = self.truth[offset] = entry
+        self.end = offset + 1
+        return offset
+
+    def skip(self, gap: int) -> None:
+        """Let offsets pass that hold no record (transaction markers, aborted records)."""
+        self.end += gap
+
+    def lose_tail(self, cut: int) -> None:
+        """Forget all that stands at or above ``cut``; the next entry gets an offset that was taken before."""
+        self.end = min(self.end, max(cut, self.first))
+        for offset in [offset for offset in self.truth if offset >= self.end]:
+            self.truth.pop(offset)
+            self.entries.pop(offset, None)
+        self.leader += 1
+
+    def retain_from(self, first: int) -> None:
+        self.first = max(self.first, min(first, self.end))
+        for offset in [offset for offset in self.entries if offset < self.first]:
+            del self.entries[offset]
+
+    def recreate(self) -> None:
+        leader = self.leader + 1
+        self.__init__()  # type: ignore[misc] # it is a new log in all but its name
+        self.leader = leader
+
+    def read(self, start: int, end: int) -> list[tuple[int, T]]:
+        if start < end and (start < self.first or end > self.end):
+            raise MovedError(f"the log holds {self.first} to {self.end}, wanted are {start} to {end}")
+        return [(offset, self.entries[offset]) for offset in range(start, end) if offset in self.entries]
+
+
+SPLITS = {1: (("train", 1),), 2: (("train", 1), ("validation", 1))}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The chains of one raw partition: their stages, their geneses, and how they are milled."""
+
+    source: Source
+    geneses: tuple[Genesis, ...]
+    message_bytes: int
+    """Where messages are cut; writers may differ, so a worker adds to it."""
+
+
+@cache
+def make_scene(splits: int, block_tokens: int, start: int, fit: tuple[int, int] | None = None) -> Scene:
+    """Return the scene of so many splits, each with its genesis, which begins at offset ``start``.
+
+    With ``fit``, that packing with so many open blocks, and pieces so many offsets behind.
+    """
+    recipe = replace(RECIPE, block_tokens=block_tokens)
+    if fit is not None:
+        parameters = {"open_blocks": fit[0], "max_age_offsets": fit[1]}
+        recipe = replace(recipe, packing="fit", packing_parameters=parameters)
+    return scene_of(recipe, splits, start)
+
+
+def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:
+    recipe = replace(recipe, shards=splits, splits=SPLITS[splits], max_text_bytes=60)
+    source = make_source(recipe, start=start)
+    starts = (0,) * PARTITION + (start,)
+    return Scene(source, tuple(_genesis(recipe, starts) for recipe in source.recipes), 1)
+
+
+def _genesis(recipe: Recipe, starts: tuple[int, ...]) -> Genesis:
+    return Genesis(recipe.split, recipe, starts, 1000)
+
+
+def make_record(offset: int, number: int) -> Record:
+    """Return the record that ``number`` names: a document mostly, sometimes one of the other outcomes.
+
+    The timestamp is the number's own, so that a record that was lost is not written again by chance.
+    """
+    kind, size = number % 16, (number // 16) % 23
+    value: bytes | None = bytes(97 + (number // 7 + at) % 26 for at in range(size + 1))
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    if kind == 0:
+        value = b"\xff no text"
+    elif kind == 1:
+        value = None
+    elif kind == 2:
+        value, headers = None, (FLUSH_HEADER,)
+    elif kind == 3:
+        value = b"x" * 61
+    elif kind == 4:
+        value = b" "
+    return Record(offset, number, None, value, headers)
 
 
 @dataclass(frozen=True, slots=True)

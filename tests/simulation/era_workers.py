@@ -1,21 +1,21 @@
-"""Who closes, brings, and reads eras in the simulation: the project's own code, which stops at each thing that waits.
+"""Who closes, brings and reads eras: the project's own code, which stops at each thing that waits; and its topics."""
 
-What that code takes from outside is replaced while a history runs (`outside`): the clock, threads, the files of a
-store, and the log, whose lines are counted.
-"""
-
+import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from functools import cache
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.eras.judging import chain_of, read_ended, read_era
-from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, hashes
-from tests.simulation.logs import step
+from tests.simulation.broker import Log, make_scene, step
 from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled, read_eras
@@ -23,10 +23,130 @@ from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper
 from tokenmill.app.segments import era_bringing as bringing
 from tokenmill.app.segments.era_bringing import EraBringer
-from tokenmill.app.settings import Settings
+from tokenmill.app.settings import Settings, Stream
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog
 from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
 from tokenmill.store import Store
+from tokenmill.wire.chain import Cursor, genesis_hash, roll
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.totals import Totals
+
+GENESIS: Final = make_scene(1, 4, 0).geneses[0]
+FINGERPRINT: Final = GENESIS.recipe.fingerprint
+STREAM: Final = Stream("raw.train", "raw", "train")
+MOST_BLOCKS: Final = 400
+FETCH: Final = 4
+"""Offsets that a fetch takes at most."""
+
+
+class Written(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+    blocks: tuple[int, int] = (0, 0)
+    """Of a token message: its blocks, from and to."""
+
+
+@cache
+def hashes(partition: int) -> list[bytes]:
+    start = genesis_hash(FINGERPRINT, partition)
+    return [start, *roll(start, _tokens(partition, 0, MOST_BLOCKS), [_entry(block) for block in range(MOST_BLOCKS)])]
+
+
+def _tokens(partition: int, first: int, stop: int) -> bytes:
+    return b"".join(bytes((partition, block & 255, block >> 8, 1)) for block in range(first, stop))
+
+
+def _entry(block: int) -> bytes:
+    return encode_entry([Piece(0, block, 0, b"")])
+
+
+@cache
+def written(partition: int, first: int, stop: int, branch: int = 0) -> Written:
+    """Return a message of these blocks; those of another branch are right in themselves, and others."""
+    chain = hashes(partition)
+    tokens, entries = _tokens(partition, first, stop), [_entry(block) for block in range(first, stop)]
+    after = chain[stop]
+    if branch:
+        tokens = bytes(byte ^ branch for byte in tokens)
+        after = roll(chain[first], tokens, entries)[-1]
+    cursor = Cursor(10 * stop, 0, stop, 10 * stop - 1)
+    message = Message(FINGERPRINT, first, cursor, chain[first], after, Totals(), tokens, entries)
+    return Written(None, tokens, [(HEADER_NAME, encode_header(message))], (first, stop))
+
+
+class Topics:
+    def __init__(self, partitions: int) -> None:
+        self.control: Log[Written] = Log()
+        self.tokens: list[Log[Written]] = [Log() for _ in range(partitions)]
+        self.failing = 0
+        """Requests that are not answered from now on."""
+        self.seen: Counter[str] = Counter()
+
+    def log(self, partition: TopicPartition) -> Log[Written]:
+        return self.control if partition.topic == STREAM.control_topic else self.tokens[partition.partition]
+
+    def reach(self, partition: int) -> int:
+        """Return how many blocks of a partition stand there from block 0 on without a gap; removed ones count."""
+        reached = 0
+        for first, stop in sorted(entry.blocks for entry in self.tokens[partition].truth.values()):
+            if first > reached:
+                break
+            reached = max(reached, stop)
+        return reached
+
+    async def answer(self) -> None:
+        await step()
+        if self.failing:
+            self.failing -= 1
+            self.seen["requests not answered"] += 1
+            raise BrokerError("no broker answers")
+
+
+class SimulatedConsumer:
+    """Reads `Topics` as an `AIOKafkaConsumer` of no group would."""
+
+    def __init__(self, topics: Topics, rng: random.Random) -> None:
+        self._client = self.cluster = self  # the client's own client, which is asked for metadata
+        self._topics, self._rng, self._position = topics, rng, 0
+
+    def brokers(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(nodeId=0)]
+
+    async def send(self, _: int, __: object) -> SimpleNamespace:
+        await self._topics.answer()
+        return SimpleNamespace(topics=[(0, STREAM.tokens_topic, False, self._topics.tokens)])
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        await self._topics.answer()
+        return {partition: self._topics.log(partition).first for partition in partitions}
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        await self._topics.answer()
+        return {partition: self._topics.log(partition).end for partition in partitions}
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read a partition."""
+
+    def seek(self, _: TopicPartition, offset: int) -> None:
+        self._position = offset
+
+    async def position(self, _: TopicPartition) -> int:
+        return self._position
+
+    async def getmany(self, partition: TopicPartition, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Any]]:
+        assert timeout_ms > 0
+        await self._topics.answer()
+        log = self._topics.log(partition)
+        if not log.first <= self._position <= log.end:
+            self._topics.seen["log moved while read"] += 1
+            raise OffsetOutOfRangeError
+        end = min(log.end, self._position + self._rng.randint(1, FETCH))
+        found = log.read(self._position, end)
+        self._position = end
+        where = partition._asdict()
+        return {partition: [SimpleNamespace(**where, offset=offset, **each._asdict()) for offset, each in found]}
 
 
 class Truth:
@@ -80,6 +200,13 @@ PASSING: Final = (*clients.PASSING, TopicError)
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
+class Flight:
+    key: bytes
+    value: bytes
+    state: str = "flying"
+
+
 class World(Protocol):
     """What a history is to its workers."""
 
@@ -87,16 +214,8 @@ class World(Protocol):
     truth: Truth
     seen: Counter[str]
     clock: float
-
-    def new_client(self) -> SimulatedConsumer:
-        """Return a consumer of the topics."""
-
-
-@dataclass(eq=False)
-class Flight:
-    key: bytes
-    value: bytes
-    state: str = "flying"
+    rng: random.Random
+    flights: list[Flight]
 
 
 @dataclass
@@ -111,11 +230,12 @@ class Pace:
 class Worker:
     """A process: it goes on step by step, is stopped by not being stepped, and killed."""
 
+    owns, gave_up, over = True, False, False
+    _work: Coroutine[Any, Any, None] | None = None
+
     def __init__(self, world: World) -> None:
         self.world = world
-        self.client = cast("AIOKafkaConsumer", world.new_client())
-        self.over = False
-        self._work: Coroutine[Any, Any, None] | None = None
+        self.client = cast("AIOKafkaConsumer", SimulatedConsumer(world.topics, world.rng))
 
     async def work(self) -> None:
         raise NotImplementedError
@@ -135,13 +255,9 @@ class Worker:
 
 
 class Sender(Worker):
-    def __init__(self, world: World, flights: list[Flight]) -> None:
-        super().__init__(world)
-        self._flights = flights
-
     async def write(self, _: str, key: bytes, value: bytes) -> None:
         flight = Flight(key, value)
-        self._flights.append(flight)
+        self.world.flights.append(flight)
         while flight.state == "flying":
             await step()
         if flight.state == "refused":
@@ -151,10 +267,8 @@ class Sender(Worker):
 class Mill(Sender):
     """A mill that believes, or does not, to have partition 0."""
 
-    def __init__(self, world: World, flights: list[Flight], pace: Pace) -> None:
-        super().__init__(world, flights)
-        self.owns = True
-        self.gave_up = False
+    def __init__(self, world: World, pace: Pace) -> None:
+        super().__init__(world)
         self._keeper = EraKeeper(cast("Settings", pace), [SETTLED], lambda _: self.owns, self.write)
 
     async def work(self) -> None:
@@ -214,8 +328,7 @@ class SimulatedWriter:
     """An `EraWriter` whose files are a list."""
 
     def __init__(self, process: "Bringer") -> None:
-        self.process = process
-        self._store = process.store
+        self.process, self._store = process, process.store
         self.last: Era | None = None
         self.position: int | None = None
         if self._store.eras:
@@ -257,9 +370,7 @@ class Bringer(Worker):
 
     def __init__(self, world: World, store: StoreFiles) -> None:
         super().__init__(world)
-        self.owns = True
         self.store = store
-        self.gave_up = False
         self._bringer = EraBringer([SETTLED], cast("Store", self), lambda _: self.owns)
 
     async def work(self) -> None:
@@ -312,29 +423,6 @@ class Reader(Worker):
             await step()
 
 
-class _Log:
-    def __init__(self, seen: Counter[str]) -> None:
-        self._seen = seen
-
-    def _say(self, event: str, **_: object) -> None:
-        self._seen[f"said: {event}"] += 1
-
-    debug = info = warning = error = critical = _say
-
-
-class _Clock:
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._last = 0
-
-    def monotonic(self) -> float:
-        return self._world.clock
-
-    def time_ns(self) -> int:
-        self._last += 1_000_000
-        return self._last
-
-
 async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
     """Do what `asyncio.to_thread` and `in_thread` do: others get their turn before it and after it."""
     await step()
@@ -345,11 +433,17 @@ async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
 
 @contextmanager
 def outside(world: World) -> Iterator[None]:
-    """Replace what the project's code takes from outside."""
+    """Replace what the project's code takes from outside: the clock, threads, a store's files, and the log's lines."""
+
+    def said(event: str, **_: object) -> None:
+        world.seen[f"said: {event}"] += 1
+
+    log = SimpleNamespace(**dict.fromkeys(("debug", "info", "warning", "error", "critical"), said))
+    clock = SimpleNamespace(monotonic=lambda: world.clock, time_ns=count(1_000_000, 1_000_000).__next__)
     with pytest.MonkeyPatch.context() as patch:
         for module in (bringing, closing):
-            patch.setattr(module, "log", _Log(world.seen))
-        patch.setattr(closing, "time", _Clock(world))
+            patch.setattr(module, "log", log)
+        patch.setattr(closing, "time", clock)
         patch.setattr(bringing, "EraWriter", SimulatedWriter)
         patch.setattr(bringing, "in_thread", _in_steps)
         patch.setattr("asyncio.to_thread", _in_steps)

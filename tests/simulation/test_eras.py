@@ -1,7 +1,7 @@
 """Eras under competing writers and a log that loses its tail: all readers agree, and every block is in one era.
 
 A history is a list of actions drawn from a seed. Mills that close, persons who close for good, segment workers that
-bring, and readers are coroutines of the project's own code (`era_workers`) over simulated topics (`era_kafka`), so that
+bring, and readers are coroutines of the project's own code over simulated topics (`era_workers`), so that
 anything can happen in between: another owner, a kill, a send that lands late or never, a log that loses its tail. Each
 `EraRule` is a rule by which eras are closed and followed, with a way to switch it off.
 """
@@ -15,9 +15,9 @@ import pytest
 
 from tests.eras.judging import read_ended, stops_of
 from tests.faults.trial import Trial
-from tests.simulation.era_kafka import MOST_BLOCKS, SimulatedConsumer, Topics, Written, written
-from tests.simulation.era_workers import Bringer, Flight, Mill, Pace, Person, Reader, StoreFiles, Truth, Worker, outside
-from tests.simulation.logs import Log
+from tests.simulation import era_workers
+from tests.simulation.broker import Log
+from tests.simulation.era_workers import Bringer, Mill, Pace, StoreFiles, Written, written
 from tokenmill import reading
 from tokenmill.app.kafka import control_topic
 from tokenmill.app.kafka.token_topic import KafkaLogs
@@ -154,68 +154,63 @@ class EraHistory:
         self.seen: Counter[str] = Counter()
         """How often each fault and each answer to it was met."""
         self.clock = 0.0
-        self.topics = Topics(partitions := (rng := random.Random(seed)).randint(1, 2))
+        self.topics = era_workers.Topics(partitions := (rng := random.Random(seed)).randint(1, 2))
         self.topics.seen = self.seen
-        self._rng = rng
+        self.rng = rng
         self._ever = [0] * partitions
         """The most blocks that ever stood on each partition without a gap."""
         self._stopped: set[int] = set()
         """Partitions whose mill has halted: no block of theirs comes any more."""
-        self._flights: list[Flight] = []
+        self.flights: list[era_workers.Flight] = []
         self._places: set[tuple[int, bytes | None]] = set()
         self._sent: list[bytes] = []
         """All that ever stood on the control topic."""
-        self._mills: list[Mill | Person] = []
+        self._mills: list[Mill | era_workers.Person] = []
         self._stores = [StoreFiles(), StoreFiles()]
         self._bringers = [Bringer(self, store) for store in self._stores]
-        self._readers = [Reader(self) for _ in range(2)]
+        self._readers = [era_workers.Reader(self) for _ in range(2)]
         self._stored = [0 for _ in self._stores]
-        self.truth = Truth(self.topics, self._ever)
+        self.truth = era_workers.Truth(self.topics, self._ever)
 
     def run(self, actions: int = 120) -> None:
         faults = [name for name, weight in WEIGHTS.items() if weight < 5]
-        left_out = set(self._rng.sample(faults, self._rng.randint(0, len(faults))))
+        left_out = set(self.rng.sample(faults, self.rng.randint(0, len(faults))))
         chosen = {name: weight for name, weight in WEIGHTS.items() if name not in left_out}
-        with outside(self):
-            for name in self._rng.choices(list(chosen), list(chosen.values()), k=actions):
+        with era_workers.outside(self):
+            for name in self.rng.choices(list(chosen), list(chosen.values()), k=actions):
                 self.clock += 1
                 DOES[name](self)
             self._settle()
 
-    # what workers ask
-
-    def new_client(self) -> SimulatedConsumer:
-        return SimulatedConsumer(self.topics, self._rng)
-
     # what happens
 
     def produce(self) -> None:
-        partition = self._rng.randrange(len(self.topics.tokens))
+        partition = self.rng.randrange(len(self.topics.tokens))
         if partition not in self._stopped:
             first = self.topics.reach(partition)
-            self._write(partition, first, first + self._rng.randint(1, 5))
+            self._write(partition, first, first + self.rng.randint(1, 5))
 
     def write_ahead(self) -> None:
         """Let a message of an owner that knows more than the topic land behind a hole."""
-        partition = self._rng.randrange(len(self.topics.tokens))
-        first = self.topics.reach(partition) + self._rng.randint(1, 4)
+        partition = self.rng.randrange(len(self.topics.tokens))
+        first = self.topics.reach(partition) + self.rng.randint(1, 4)
         known = first <= self._ever[partition] and not self.topics.tokens[partition].first
         if known and partition not in self._stopped:
-            self._write(partition, first, first + self._rng.randint(1, 6))
+            self._write(partition, first, first + self.rng.randint(1, 6))
             self.seen["messages behind a hole"] += 1
 
     def write_again(self) -> None:
         """Let a zombie's message land: blocks that are there, cut otherwise."""
-        partition = self._rng.randrange(len(self.topics.tokens))
+        partition = self.rng.randrange(len(self.topics.tokens))
         reached = self.topics.reach(partition)
         if reached and partition not in self._stopped:
-            first = self._rng.randrange(reached)
-            self._write(partition, first, self._rng.randint(first + 1, reached))
+            first = self.rng.randrange(reached)
+            self._write(partition, first, self.rng.randint(first + 1, reached))
             self.seen["zombies' messages"] += 1
 
     def write_another(self) -> None:
         """Let a partition contradict itself: a block is there twice, with different tokens; its mill halts."""
-        partition = self._rng.randrange(len(self.topics.tokens))
+        partition = self.rng.randrange(len(self.topics.tokens))
         reached = self.topics.reach(partition)
         if reached and partition not in self._stopped:
             self.topics.tokens[partition].append(written(partition, reached - 1, reached, branch=2))
@@ -224,7 +219,7 @@ class EraHistory:
 
     def stop_partition(self) -> None:
         """Let the chain of a partition halt, partition 0 most often: its owner still has it, and closes eras."""
-        partition = self._rng.choice([0, 0, self._rng.randrange(len(self.topics.tokens))])
+        partition = self.rng.choice([0, 0, self.rng.randrange(len(self.topics.tokens))])
         self._stopped.add(partition)
         self.seen["partition 0 halted"] += partition == 0
 
@@ -239,60 +234,60 @@ class EraHistory:
         self._some_steps([reader for reader in self._readers if not reader.over])
 
     def land(self) -> None:
-        if self._flights:
-            flight = self._flights.pop(self._rng.randrange(len(self._flights)))
+        if self.flights:
+            flight = self.flights.pop(self.rng.randrange(len(self.flights)))
             self._append(Written(flight.key, flight.value))
-            flight.state = "acknowledged" if self._rng.random() < 0.97 else "refused"
+            flight.state = "acknowledged" if self.rng.random() < 0.97 else "refused"
             self.seen["written, and told that it was not"] += flight.state == "refused"
 
     def drop(self) -> None:
-        if self._flights:
-            self._flights.pop(self._rng.randrange(len(self._flights))).state = "refused"
+        if self.flights:
+            self.flights.pop(self.rng.randrange(len(self.flights))).state = "refused"
             self.seen["sends lost"] += 1
 
     def fill(self) -> None:
-        store = self._rng.choice(self._stores)
-        partition = self._rng.randrange(len(self._ever))
+        store = self.rng.choice(self._stores)
+        partition = self.rng.randrange(len(self._ever))
         have = store.blocks.get(partition, 0)
-        store.blocks[partition] = max(have, self._rng.randint(have, max(have, self._ever[partition])))
+        store.blocks[partition] = max(have, self.rng.randint(have, max(have, self._ever[partition])))
 
     def start_mill(self) -> None:
         """Start a mill that believes to have partition 0, whoever else does."""
         if len(self._mills) < MOST_MILLS:
-            pace = Pace(self._rng.randint(1, 12), self._rng.choice([0.0, 5.0, 40.0]))
-            self._mills.append(Mill(self, self._flights, pace))
+            pace = Pace(self.rng.randint(1, 12), self.rng.choice([0.0, 5.0, 40.0]))
+            self._mills.append(Mill(self, pace))
             self.seen["mills beside each other"] += len(self._mills) > 1
 
     def close(self) -> None:
-        self._mills.append(Person(self, self._flights))
+        self._mills.append(era_workers.Person(self))
 
     def start_bringer(self) -> None:
-        store = self._rng.choice(self._stores)
+        store = self.rng.choice(self._stores)
         if sum(bringer.store is store for bringer in self._bringers) < 2:
             self._bringers.append(Bringer(self, store))
             self.seen["bringers beside each other"] += 1
 
     def kill_mill(self) -> None:
         if self._mills:
-            self._mills.pop(self._rng.randrange(len(self._mills))).kill()
+            self._mills.pop(self.rng.randrange(len(self._mills))).kill()
             self.seen["mills killed"] += 1
 
     def kill_bringer(self) -> None:
         if self._bringers:
-            self._bringers.pop(self._rng.randrange(len(self._bringers))).kill()
+            self._bringers.pop(self.rng.randrange(len(self._bringers))).kill()
             self.seen["bringers killed"] += 1
 
     def own(self) -> None:
         workers = [worker for worker in (*self._mills, *self._bringers) if isinstance(worker, Mill | Bringer)]
         if workers:
-            worker = self._rng.choice(workers)
+            worker = self.rng.choice(workers)
             worker.owns = not worker.owns
             self.seen["partition 0 revoked or assigned"] += 1
 
     def lose_control(self) -> None:
         log = self.topics.control
         if log.truth and not self.seen["token retention"]:
-            cut = sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))]
+            cut = sorted(log.truth)[-min(len(log.truth), self.rng.randint(1, 3))]
             self.seen["eras lost after their acknowledgement"] += sum(offset >= cut for offset in log.truth)
             log.lose_tail(cut)
             self.truth.changed()
@@ -305,10 +300,10 @@ class EraHistory:
 
     def lose_tokens(self) -> None:
         """Let a token partition lose its tail; the mill writes the same blocks again, some time."""
-        partition = self._rng.randrange(len(self.topics.tokens))
+        partition = self.rng.randrange(len(self.topics.tokens))
         log = self.topics.tokens[partition]
         if log.truth and partition not in self._stopped:
-            log.lose_tail(sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))])
+            log.lose_tail(sorted(log.truth)[-min(len(log.truth), self.rng.randint(1, 3))])
             self.seen["token tails lost"] += 1
 
     def retain_tokens(self) -> None:
@@ -316,7 +311,7 @@ class EraHistory:
 
         A stream whose eras were lost, or whose partition contradicts itself or has a hole, needs what was removed.
         """
-        partition = self._rng.randrange(len(self.topics.tokens))
+        partition = self.rng.randrange(len(self.topics.tokens))
         log, stops = self.topics.tokens[partition], stops_of(self.truth.versions[-1])
         lost = self.seen["eras lost after their acknowledgement"] + self.seen["control topics recreated"]
         hole = max((entry.blocks[1] for entry in log.entries.values()), default=0) > self.topics.reach(partition)
@@ -325,13 +320,13 @@ class EraHistory:
         needed = [offset for offset, entry in sorted(log.entries.items()) if entry.blocks[1] > stops[partition]]
         free = [offset for offset in sorted(log.entries)[:-1] if not needed or offset <= needed[0]]
         if free:
-            log.retain_from(self._rng.choice(free))
+            log.retain_from(self.rng.choice(free))
             self.seen["token retention"] += 1
 
     def write_junk(self) -> None:
         """Let something stand there that is no era, one that was written before, or one that another key makes none."""
-        value = self._rng.choice([b"junk", b"", *self._sent, *self._sent[-3:] * 3])
-        self._append(Written(self._rng.choice([ERA_KEY, ERA_KEY, b"skip"]), value))
+        value = self.rng.choice([b"junk", b"", *self._sent, *self._sent[-3:] * 3])
+        self._append(Written(self.rng.choice([ERA_KEY, ERA_KEY, b"skip"]), value))
         self.seen["junk"] += 1
 
     def add_partition(self) -> None:
@@ -341,28 +336,28 @@ class EraHistory:
             self.seen["partitions added"] += 1
 
     def silence(self) -> None:
-        self.topics.failing = self._rng.randint(1, 3)
+        self.topics.failing = self.rng.randint(1, 3)
 
     def disk(self) -> None:
-        self._rng.choice(self._stores).commits_left = self._rng.randint(0, 2)
+        self.rng.choice(self._stores).commits_left = self.rng.randint(0, 2)
         self.seen["disks that fail"] += 1
 
     # how it is done
 
-    def _some_steps(self, workers: Sequence[Worker]) -> None:
+    def _some_steps(self, workers: Sequence[era_workers.Worker]) -> None:
         if workers:
-            worker = self._rng.choice(workers)
-            for _ in range(self._rng.randint(1, MOST_STEPS)):
+            worker = self.rng.choice(workers)
+            for _ in range(self.rng.randint(1, MOST_STEPS)):
                 worker.step()
             self._look_at_stores()
 
     def _write(self, partition: int, first: int, stop: int) -> None:
-        if stop <= MOST_BLOCKS:
-            self.topics.tokens[partition].append(written(partition, first, stop), self._rng.choice([0, 0, 0, 1]))
+        if stop <= era_workers.MOST_BLOCKS:
+            self.topics.tokens[partition].append(written(partition, first, stop), self.rng.choice([0, 0, 0, 1]))
             self._ever[partition] = max(self._ever[partition], self.topics.reach(partition))
 
     def _append(self, entry: Written) -> None:
-        gap = self._rng.choice([0, 0, 0, 1])  # now and then an offset that holds none
+        gap = self.rng.choice([0, 0, 0, 1])  # now and then an offset that holds none
         end = self.topics.control.end
         while (end + gap, entry.value) in self._places:  # nobody could tell that it was lost meanwhile; nobody sends it
             gap += 1
@@ -391,14 +386,14 @@ class EraHistory:
     def _settle(self) -> None:
         """End all faults: what is under way lands, one of each goes on, and the mills write the lost blocks again."""
         self._end_faults()
-        mill = Mill(self, self._flights, Pace(1, 0.0))
+        mill = Mill(self, Pace(1, 0.0))
         bringers = [Bringer(self, store) for store in self._stores]
-        workers: list[Worker] = [mill, *bringers, *self._readers]
+        workers: list[era_workers.Worker] = [mill, *bringers, *self._readers]
         for _ in range(SETTLING_STEPS):
             for worker in workers:
                 worker.step()
-            while self._flights:
-                flight = self._flights.pop()
+            while self.flights:
+                flight = self.flights.pop()
                 self._append(Written(flight.key, flight.value))
                 flight.state = "acknowledged"
             if self._is_settled(bringers):
@@ -412,7 +407,7 @@ class EraHistory:
         for worker in (*self._mills, *self._bringers):
             worker.kill()
         self.topics.failing = 0
-        while self._flights:
+        while self.flights:
             self.land()
         for partition in set(range(len(self._ever))) - self._stopped:
             while (reached := self.topics.reach(partition)) < self._ever[partition]:

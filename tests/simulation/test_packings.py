@@ -9,8 +9,8 @@ import pytest
 from tests.faults.trial import Trial
 from tests.mills import RECIPE
 from tests.simulation import history
-from tests.simulation.history import Action, History, Plan, draw_plan
-from tests.simulation.scene import Scene, scene_of
+from tests.simulation.broker import Scene, scene_of
+from tests.simulation.history import Action, History, draw_plan, plan_of
 from tests.simulation.test_histories import FAULTS, explored
 from tests.simulation.worker import Rules
 from tokenmill.errors import DifferenceError
@@ -57,10 +57,10 @@ def test_every_store_gets_the_chain_of_the_log_that_stands(
     trial.held("exact", "complete", "conserved", "topic", "loud", histories=rounds, blocks=counts["blocks"])
 
 
-NO_BLOCK_COMES: Final = Plan(
-    1, 16, 0, 8, [Action("produce", 840470060), Action("start", 458351937), Action("produce", 328682020),
-    Action("mill", 504149687), Action("mill", 950687733), Action("mill", 0), Action("tokens recreated", 0),
-    Action("land", 693071351)],
+NO_BLOCK_COMES: Final = plan_of(
+    16, 8,
+    "produce:840470060 start:458351937 produce:328682020 mill:504149687 mill:950687733 mill:0 tokens_recreated:0",
+    "land:693071351",
 )  # fmt: skip
 """The token topic is made again, and of no document after that comes a block: its writer has nothing to send there."""
 
@@ -79,9 +79,10 @@ def test_a_writer_without_blocks_notices_a_topic_that_was_made_again(
     trial.held("complete")
 
 
-BOTH_LOST: Final = Plan(
-    1, 8, 0, 8, [Action("produce", 1309497), Action("mill", 395803757), Action("produce", 683682295),
-    Action("mill", 763032220), Action("mill", 657795526), Action("store", 765627737), Action("both tails", 464447111)],
+BOTH_LOST: Final = plan_of(
+    8, 8,
+    "produce:1309497 mill:395803757 produce:683682295 mill:763032220 mill:657795526 store:765627737",
+    "both_tails:464447111",
 )  # fmt: skip
 """A store has two blocks of a chain of which nothing is left, and all documents after that are dropped."""
 

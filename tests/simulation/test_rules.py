@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.trial import Trial
 from tests.simulation import worker
-from tests.simulation.history import Action, History, Plan, draw_plan
+from tests.simulation.history import History, Plan, draw_plan, plan_of
 from tests.simulation.worker import Rules
 from tokenmill import reading
 from tokenmill.app.mill import publisher
@@ -32,8 +32,8 @@ _acknowledged = LogEnd.acknowledged
 class Rule(NamedTuple):
     name: str
     off: Callable[[pytest.MonkeyPatch], Rules]
-    plan: Plan
-    """One that ends wrongly without the rule, and well with it."""
+    needing: Plan | int
+    """A plan, or the seed of one, that ends wrongly without the rule, and well with it."""
 
 
 def _shell(**rules: bool) -> Callable[[pytest.MonkeyPatch], Rules]:
@@ -46,14 +46,6 @@ def _patched(owner: object, name: str, value: object, **rules: bool) -> Callable
         return Rules(**rules)
 
     return off
-
-
-def _last_run(found: list[Run], _: ChainLogs, __: int) -> Run:
-    return found[-1]
-
-
-def _first_run(found: list[Run], _: ChainLogs, __: int) -> Run:
-    return found[0]
 
 
 def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
@@ -111,90 +103,75 @@ async def _leader_unwatched(
     return await _acknowledged(self, offset, self._leader, message, at)
 
 
-def _plan(block_tokens: int, first_tail: int, *parts: str) -> Plan:
-    """Return a plan written by hand: names with numbers, ``mill:88``, each part as often as it says (``3*``)."""
-    actions = []
-    for part in parts:
-        times, _, names = part.rpartition("*")
-        found = [Action(name.replace("_", " "), int(number)) for name, number in (w.split(":") for w in names.split())]
-        actions += found * int(times or 1)
-    return Plan(1, block_tokens, 0, first_tail, actions)
-
-
 MOVING: Final = ("token retention", "raw retention", "token tail")
-REMADE: Final = _plan(
+REMADE: Final = plan_of(
     4, 8, "8*produce:3", "start:0", "40*mill:88 land:0", "6*store:88", "kill:0 raw_recreated:0 tokens_recreated:0"
 )
 """A store has all; then both topics are made again, and the new chain stays shorter than the old one."""
-SAME_AGAIN: Final = Plan(
-    1, 8, 0, 8, [Action("produce", 425806857), Action("mill", 0), Action("start", 160924186),
-    Action("produce", 787729894), Action("mill", 814692429), Action("land", 0), Action("mill", 591146620),
-    Action("start", 710479384), Action("mill", 133849345), Action("mill", 501133546), Action("mill", 455973714),
-    Action("mill", 44833724), Action("token tail", 790002318), Action("mill", 744643011), Action("store", 86147421)],
+SAME_AGAIN: Final = plan_of(
+    8, 8,
+    "produce:425806857 mill:0 start:160924186 produce:787729894 mill:814692429 land:0 mill:591146620",
+    "start:710479384 mill:133849345 mill:501133546 mill:455973714 mill:44833724 token_tail:790002318",
+    "mill:744643011 store:86147421",
 )  # fmt: skip
 """After a lost tail two other writers fill the partition, and an equal message lands where a writer's last one lay."""
-SLOW_OWNER: Final = _plan(
+SLOW_OWNER: Final = plan_of(
     8, 8, "3*produce:3", "2*start:0", "mill:1073", "7*mill:1144 land:0", "token_retention:8", "store:32",
     "3*mill:1145 land:0", "3*store:88",
 )  # fmt: skip
 """Retention removes the first blocks of the faster of two owners; the slower one writes them again, further up."""
-THREE_STRAYS: Final = _plan(
+THREE_STRAYS: Final = plan_of(
     16, 2, "mill:0 produce:154834221 mill:971216630", "2*start:0", "mill:88351742 produce:601135027 mill:707862514",
     "token_tail:0 mill:937154928 produce:394471857",
 )  # fmt: skip
 """Three owners write one message each after the token topic lost its tail."""
-GAP_LOST: Final = Plan(
-    2, 16, 2, 2, [Action("mill", 0), Action("raw gap", 181711174), Action("carry", 0), Action("mill", 313820334),
-    Action("both tails", 796451074), Action("produce", 690775865)],
+GAP_LOST: Final = plan_of(
+    16, 2,
+    "mill:0 raw_gap:181711174 carry:0 mill:313820334 both_tails:796451074 produce:690775865", splits=2, start=2,
 )  # fmt: skip
 """A carry stands behind a gap; the source loses the gap, and gets records in its place."""
-ZOMBIE_LAST: Final = Plan(
-    2, 4, 0, 4, [Action("produce", 971509987), Action("mill", 0), Action("produce", 1042243069),
-    Action("start", 477898448), Action("produce", 501619666), Action("mill", 950205299), Action("mill", 623100840),
-    Action("produce", 960492825), Action("raw retention", 557706106)],
+ZOMBIE_LAST: Final = plan_of(
+    4, 4,
+    "produce:971509987 mill:0 produce:1042243069 start:477898448 produce:501619666 mill:950205299 mill:623100840",
+    "produce:960492825 raw_retention:557706106", splits=2,
 )  # fmt: skip
 """The last message of a token partition is a zombie's first one; what it lies behind reaches further."""
-FAR_BEHIND: Final = Plan(
-    1, 8, 0, 3, [Action("produce", 1034955711), Action("produce", 748748274), Action("produce", 959925096),
-    Action("mill", 174761224), Action("produce", 368275134), Action("mill", 1006017550), Action("land", 0),
-    Action("mill", 578185949), Action("land", 0), Action("start", 916547939), Action("mill", 932068387),
-    Action("raw recreated", 320667938), Action("raw retention", 975534173)],
+FAR_BEHIND: Final = plan_of(
+    8, 3,
+    "produce:1034955711 produce:748748274 produce:959925096 mill:174761224 produce:368275134 mill:1006017550",
+    "land:0 mill:578185949 land:0 start:916547939 mill:932068387 raw_recreated:320667938 raw_retention:975534173",
 )  # fmt: skip
 """A message that goes furthest lies behind more of a slower owner's than a tail has; then retention passes those."""
 
-REPLACED: Final = _plan(8, 8, "12*produce:3", "start:0", "20*mill:88 land:0", "kill:0 raw_replaced:0")
+REPLACED: Final = plan_of(8, 8, "12*produce:3", "start:0", "20*mill:88 land:0", "kill:0 raw_replaced:0")
 """A text whose rest is in an open block is replaced by another one of its length, while no worker is alive."""
 
 RULES: Final = (
-    Rule("one message in flight for a token partition", _shell(one_in_flight=False), draw_plan(158)),
-    Rule("a send that fails ends the process", _shell(end_when_refused=False), draw_plan(5)),
+    Rule("one message in flight for a token partition", _shell(one_in_flight=False), 158),
+    Rule("a send that fails ends the process", _shell(end_when_refused=False), 5),
     Rule(
-        "an acknowledgement below a known offset ends the process",
-        _patched(LogEnd, "acknowledged", _floor_ignored),
-        draw_plan(94),
+        "an acknowledgement below a known offset ends the process", _patched(LogEnd, "acknowledged", _floor_ignored), 94
     ),
-    Rule("in doubt the last messages are read again", _patched(LogEnd, "acknowledged", _end_unwatched), draw_plan(355)),
+    Rule("in doubt the last messages are read again", _patched(LogEnd, "acknowledged", _end_unwatched), 355),
     Rule("in doubt the last message alone is not enough", _patched(LogEnd, "_are_as_known", _last_alone), SAME_AGAIN),
     Rule(
-        "a new leader of the token partition counts as doubt",
-        _patched(LogEnd, "acknowledged", _leader_unwatched),
-        draw_plan(355),
+        "a new leader of the token partition counts as doubt", _patched(LogEnd, "acknowledged", _leader_unwatched), 355
     ),
-    Rule(
-        "dead letters are acknowledged before messages that are past them",
-        _shell(dead_letters_first=False),
-        draw_plan(6),
-    ),
-    Rule("messages are cut where blocks were taken before", _patched(Acceptor, "offer", _drop_whole), draw_plan(54)),
-    Rule("hashes must continue", _patched(Acceptor, "offer", _without_hashes), draw_plan(79)),
+    Rule("dead letters are acknowledged before messages that are past them", _shell(dead_letters_first=False), 6),
+    Rule("messages are cut where blocks were taken before", _patched(Acceptor, "offer", _drop_whole), 54),
+    Rule("hashes must continue", _patched(Acceptor, "offer", _without_hashes), 79),
     Rule("duplicates are compared", _patched(Acceptor, "_check_dropped", lambda *_: False), REMADE),
-    Rule("a reader that misses a block looks from the start again", _shell(look_again=False), draw_plan(67)),
+    Rule("a reader that misses a block looks from the start again", _shell(look_again=False), 67),
     Rule("a halt over a gap needs all retained messages", _shell(whole_look=False), SLOW_OWNER),
     Rule(
         "a halt over a source's retention needs all retained messages", _patched(reading, "_runs", _one_run), FAR_BEHIND
     ),
-    Rule("the run before a gap is continued, not the last one", _patched(reading, "choose", _last_run), draw_plan(1)),
-    Rule("a partition that was never cut begins at block 0", _patched(reading, "_runs", _never_whole), draw_plan(36)),
+    Rule(
+        "the run before a gap is continued, not the last one",
+        _patched(reading, "choose", lambda found, *_: found[-1]),
+        1,
+    ),
+    Rule("a partition that was never cut begins at block 0", _patched(reading, "_runs", _never_whole), 36),
     Rule("a tail is longer than there are writers", _shell(tail_above_writers=False), THREE_STRAYS),
     Rule(
         "what moved while it was read is read again",
@@ -208,7 +185,7 @@ RULES: Final = (
     ),
     Rule(
         "a source beyond the cursor halts",
-        _patched(reading, "choose", _first_run, never_jump=False),
+        _patched(reading, "choose", lambda found, *_: found[0], never_jump=False),
         draw_plan(2, ("raw retention", "kill")),
     ),
     Rule(
@@ -236,7 +213,7 @@ RULES: Final = (
         _patched(following, "FIRST_TAIL", 1, carries_in_time=False),
         ZOMBIE_LAST,
     ),
-    Rule("a change of the source's leader ends the process", _shell(leader_changes_end=False), draw_plan(43)),
+    Rule("a change of the source's leader ends the process", _shell(leader_changes_end=False), 43),
 )
 
 
@@ -247,14 +224,12 @@ RULES: Final = (
 @pytest.mark.cases(8)
 def test_without_the_rule_histories_end_wrongly(rule: Rule, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history that is known to need the rule ends well with it; a full run counts those among thousands."""
-    assert not History(rule.plan).run()
+    plan = draw_plan(rule.needing) if isinstance(rule.needing, int) else rule.needing
+    assert not History(plan).run()
     rules = rule.off(monkeypatch)
-    assert ends_wrongly(rule.plan, rules), (
-        "the plans that seeds give have changed: look for another seed (`make faults`)"
-    )
+    assert ends_wrongly(plan, rules), "the plans that seeds give have changed: look for another seed (`make faults`)"
     rounds = trial.rounds(0, 1_000)
-    fit = rule.plan.fit is not None
-    found = [seed for seed in range(rounds) if ends_wrongly(draw_plan(seed, fit=fit), rules)]
+    found = [seed for seed in range(rounds) if ends_wrongly(draw_plan(seed, fit=plan.fit is not None), rules)]
     trial.fired(f"without the rule: {rule.name}", 1 + len(found))
     trial.held("exact", "complete")
     print(f"| {rule.name} | {len(found)} of {rounds:,} | {found[:3]} |")  # noqa: T201 - a line of docs/reliability.md

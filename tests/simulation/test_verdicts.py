@@ -8,45 +8,25 @@ lost what was acknowledged.
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from tests.simulation.logs import Log
-from tests.simulation.verdict_roles import (
-    FIRST_AGAIN,
-    KNOWN_DROPPED,
-    LEADER,
-    NO_HOLE,
-    NOTE_OUT,
-    NOTE_THERE,
-    READ_BY_CHAIN,
-    READ_BY_RANGE,
-    TAIL_SEEN,
-    TAKEN,
-    WHOLE_SLICE,
-    Ended,
-    Halted,
-    Message,
-    Note,
-    Place,
-    Sequencer,
-    Signature,
-    Signer,
-    Topics,
-    VerdictReader,
-    Window,
-)
+from tests.simulation import verdict_roles as roles
+from tests.simulation.broker import Log
+from tests.simulation.verdict_roles import Halted, Message, Place, Sequencer, Signer, Topics, VerdictReader, Window
 
 PARTITIONS = 3
 STEPS = 260
 HISTORIES = 60
 
 
-class Send:
+class Send(NamedTuple):
     """A message on its way from one role: it lands, or is lost, and its sender may hear of neither."""
 
-    def __init__(self, log: Log[Message], message: Message, told: Callable[[int | None], None]) -> None:
-        self.log, self.message, self.told = log, message, told
+    log: Log[Message]
+    message: Message
+    told: Callable[[int | None], None]
 
 
 class History:
@@ -59,7 +39,7 @@ class History:
         self.signers: list[Signer] = []
         self.judges: list[tuple[Sequencer, dict[int, int], set[int]]] = []
         self.sends: list[Send] = []
-        self.disk: Note | None = None
+        self.disk: roles.Note | None = None
         """Of the host on which sequencers run."""
         self.halted = ""
 
@@ -117,7 +97,7 @@ class History:
         sequencer, acknowledged, flying = one
         number = self.rng.randrange(PARTITIONS)
         log = self.topics.verdicts[number]
-        if log.end <= acknowledged.get(number, sequencer.ends[number] - 1) and self.topics.off != TAIL_SEEN:
+        if log.end <= acknowledged.get(number, sequencer.ends[number] - 1) and self.topics.off != roles.TAIL_SEEN:
             self.judges.remove(one)
             return
         if number in flying or not sequencer.pending[number] or not sequencer.may_send:
@@ -126,7 +106,7 @@ class History:
         def told(offset: int | None) -> None:
             flying.discard(number)
             known = acknowledged.get(number, sequencer.ends[number] - 1)
-            if offset is None or (offset <= known and self.topics.off != TAIL_SEEN):
+            if offset is None or (offset <= known and self.topics.off != roles.TAIL_SEEN):
                 self.judges[:] = [other for other in self.judges if other is not one]
             else:
                 acknowledged[number] = offset
@@ -194,7 +174,7 @@ class History:
     def attempt(self, act: Callable[[], object]) -> bool:
         try:
             return bool(act())
-        except Ended:
+        except roles.Ended:
             self.judges.clear()
         except Halted as halted:
             self.halted = str(halted)
@@ -204,7 +184,7 @@ class History:
         window, found = Window(0), [dict[int, Place | None]() for _ in range(PARTITIONS)]
         nexts = [0] * PARTITIONS
         for message in self.topics.signatures.entries.values():
-            if isinstance(message, Signature) and message.begin <= nexts[message.partition] < message.end:
+            if isinstance(message, roles.Signature) and message.begin <= nexts[message.partition] < message.end:
                 for offset, content in message.documents:
                     if offset >= nexts[message.partition]:
                         place = window.place_of(content)
@@ -249,17 +229,17 @@ def test_a_signature_log_that_loses_its_end_halts_or_changes_nothing() -> None:
 
 
 NEEDED = [
-    (KNOWN_DROPPED, False, 0),
-    (NO_HOLE, True, 0),
-    (WHOLE_SLICE, False, 93),
-    (TAKEN, False, 0),
-    (FIRST_AGAIN, True, 22),
-    (READ_BY_RANGE, False, 15),
-    (READ_BY_CHAIN, True, 123),
-    (TAIL_SEEN, False, 349),
-    (LEADER, True, 439),
-    (NOTE_OUT, False, 60),
-    (NOTE_THERE, True, 660),
+    (roles.KNOWN_DROPPED, False, 0),
+    (roles.NO_HOLE, True, 0),
+    (roles.WHOLE_SLICE, False, 93),
+    (roles.TAKEN, False, 0),
+    (roles.FIRST_AGAIN, True, 22),
+    (roles.READ_BY_RANGE, False, 15),
+    (roles.READ_BY_CHAIN, True, 123),
+    (roles.TAIL_SEEN, False, 349),
+    (roles.LEADER, True, 439),
+    (roles.NOTE_OUT, False, 60),
+    (roles.NOTE_THERE, True, 660),
 ]
 """Each rule, whether it takes a signature log that loses its end to need it, and the seed of a history that does."""
 

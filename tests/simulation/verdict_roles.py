@@ -7,7 +7,7 @@ it has read; it can be killed between two steps, and two of each kind may live s
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from tests.simulation.logs import Log
+from tests.simulation.broker import Log
 from tokenmill.app.milling.duplicates.signatures import SLICES
 
 SIZE: Final = 5

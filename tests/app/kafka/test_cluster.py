@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import aiokafka.client
 import aiokafka.conn
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
 from aiokafka.consumer.fetcher import Fetcher
@@ -20,10 +21,8 @@ from aiokafka.errors import (
     CorrelationIdError,
     KafkaConnectionError,
     KafkaError,
-    LeaderNotAvailableError,
     NodeNotReadyError,
     RequestTimedOutError,
-    TopicAuthorizationFailedError,
 )
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
@@ -34,27 +33,8 @@ from tests.faults.proxy import RESET
 from tests.outages import Hands
 from tokenmill.app.kafka import cluster
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer
-from tokenmill.app.kafka.cluster import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    METADATA_PAUSE,
-    QUICK_LOOKS,
-    ContactProtocol,
-    Pauses,
-    all_metadata,
-    client_of,
-    connect,
-    is_connected,
-    leader,
-    leader_and_connection,
-    learn_partition,
-    partitions_of,
-    patch_metadata_requests,
-    prepare,
-    update_metadata,
-)
+from tokenmill.app.kafka.cluster import FIRST_PAUSE, QUICK_LOOKS, client_of, partitions_of, prepare, update_metadata
 from tokenmill.app.kafka.fastpath import FrameProtocol
-from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 ALONE = ("_conns", "leader_for_partition", "fetch_all_metadata", "force_metadata_update", "_metadata_update")
@@ -63,17 +43,14 @@ ALONE = ("_conns", "leader_for_partition", "fetch_all_metadata", "force_metadata
 
 def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
     """So that a new aiokafka is looked at in one place."""
-    app = Path(cluster.__file__).parents[1]
-    own = {Path(cluster.__file__)}
-    found = [path for path in app.rglob("*.py") if path not in own and any(name in path.read_text() for name in ALONE)]
-    assert found == []
+    own = Path(cluster.__file__)
+    found = [path for path in own.parents[1].rglob("*.py") if any(name in path.read_text() for name in ALONE)]
+    assert found == [own]
 
 
 def test_private_parts_of_aiokafka_are_these() -> None:
-    assert used([cluster]) == {
-        *("_client", "_conns", "_create_fetch_waiter", "_fetch_task", "_fetcher", "_isolation_level"),
-        *("_metadata_update", "_requests"),
-    }
+    names = "_client _conns _create_fetch_waiter _fetch_task _fetcher _isolation_level _metadata_update _requests"
+    assert used([cluster]) == set(names.split())
 
 
 async def test_another_version_of_aiokafka_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,33 +61,32 @@ async def test_another_version_of_aiokafka_is_refused(monkeypatch: pytest.Monkey
         prepare(AIOKafkaAdminClient(bootstrap_servers="127.0.0.1:1"))
 
 
-async def test_leaders_connections_and_partitions_are_told(broker: Broker, topic: TopicFactory) -> None:
-    settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic(3)
-    tp = TopicPartition(name, 2)
+async def test_leaders_connections_and_partitions_are_told(settings: Settings, topic: TopicFactory) -> None:
+    tp = TopicPartition(name := topic(3), 2)
     async with consumer(settings) as client:
         client.assign([tp])
         await offsets(client, [tp])
         await update_metadata(client)
-        assert is_connected(client)
-        assert isinstance(leader(client, tp), int)
-        assert (await all_metadata(client)).partitions_for_topic(name) == {0, 1, 2}
+        assert cluster.is_connected(client)
+        assert isinstance(cluster.leader(client, tp), int)
+        assert (await cluster.all_metadata(client)).partitions_for_topic(name) == {0, 1, 2}
         assert await partitions_of(client, name) == 3
-    assert not is_connected(client)
+    assert not cluster.is_connected(client)
     async with producer(settings) as sender:
-        await learn_partition(sender, name, 2)
+        await cluster.learn_partition(sender, name, 2)
         await sender.send_and_wait(name, b"x", partition=2)
-        before = leader_and_connection(sender, tp)
+        before = cluster.leader_and_connection(sender, tp)
         await sender.send_and_wait(name, b"x", partition=2)
-        assert leader_and_connection(sender, tp) == before
+        assert cluster.leader_and_connection(sender, tp) == before
         for connection in client_of(sender)._conns.values():
             connection.close()
         await sender.send_and_wait(name, b"x", partition=2)
-        assert leader_and_connection(sender, tp) != before
+        assert cluster.leader_and_connection(sender, tp) != before
 
 
-async def test_a_request_times_out_as_its_connection_goes(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_times_out_as_its_connection_goes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another error, as aiokafka has it, would end a consumer's fetching for ever."""
-    async with admin(Settings(bootstrap_servers=broker.bootstrap_servers)) as owner:
+    async with admin(settings) as owner:
         client = client_of(owner)
         await update_metadata(owner)
         (node,) = [one.nodeId for one in client.cluster.brokers()]
@@ -131,36 +107,33 @@ async def test_a_request_times_out_as_its_connection_goes(broker: Broker, monkey
 
 
 async def test_a_read_ends_where_fetching_has_ended(
-    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for ever, and show as one of a topic to which nothing comes; the client is closed as any other."""
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault")
 
     async def read() -> None:
         while True:
             assert await reader.getmany(timeout_ms=500) == {}
 
     tp = TopicPartition(topic(), 0)
-    async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers)) as reader:
+    async with consumer(settings) as reader:
         reader.assign([tp])
         reader.seek(tp, 0)
         assert await reader.getmany(timeout_ms=10) == {}
-        monkeypatch.setattr(Fetcher, "_get_actions_per_node", fail)
+        monkeypatch.setattr(Fetcher, "_get_actions_per_node", Mock(side_effect=RuntimeError("a fault")))
         with pytest.raises(KafkaError, match="during data retrieval"):
             await asyncio.wait_for(read(), 60)
 
 
-async def test_a_client_learns_of_no_topic_that_it_does_not_use(broker: Broker, topic: TopicFactory) -> None:
-    settings, name = Settings(bootstrap_servers=broker.bootstrap_servers), topic()
+async def test_a_client_learns_of_no_topic_that_it_does_not_use(settings: Settings, topic: TopicFactory) -> None:
+    name = topic()
     async with consumer(settings) as one, producer(settings) as other, admin(settings) as third:
         for owner in (one, other, third):
             await update_metadata(owner)
             await update_metadata(owner)
             known = client_of(owner).cluster
             assert (known.topics(), len(known.brokers())) == (set(), 1)
-        assert name in (await all_metadata(one)).topics()
+        assert name in (await cluster.all_metadata(one)).topics()
         assert name in await one.topics()
         assert client_of(one).cluster.topics() == set()
 
@@ -207,21 +180,17 @@ async def test_each_broker_is_asked_for_partitions_until_one_answers(error: type
 async def test_brokers_are_looked_for_where_none_is_known() -> None:
     """Until there is one: a controller lists no broker that it has not heard of for some seconds."""
     client: Any = ScriptedBrokers(1, known=0)
-    assert await partitions_of(client, "grain") == 2
-    assert client.updates == 2
+    assert (await partitions_of(client, "grain"), client.updates) == (2, 2)
 
 
 async def test_a_topic_has_no_partitions_only_if_brokers_say_that_there_is_none() -> None:
     """One that we may not see, or of which they cannot tell at the moment, is there all the same."""
     client: Any = ScriptedBrokers(1)
     assert [await partitions_of(client, name) for name in ("none", "bad name")] == [0, 0]
-    with pytest.raises(TopicAuthorizationFailedError, match="secret"):
+    with pytest.raises(errors.TopicAuthorizationFailedError, match="secret"):
         await partitions_of(client, "secret")
-    with pytest.raises(LeaderNotAvailableError, match="moving"):
+    with pytest.raises(errors.LeaderNotAvailableError, match="moving"):
         await partitions_of(client, "moving")
-
-
-ATTEMPTS = 30
 
 
 @asynccontextmanager
@@ -240,7 +209,7 @@ async def resetting() -> AsyncIterator[tuple[int, list[socket.socket]]]:
 
 def test_pauses_grow_and_end_with_an_answer() -> None:
     hands = Hands()
-    pauses = Pauses(hands)
+    pauses = cluster.Pauses(hands)
     seen = []
     for _ in range(8):
         pauses.failed("a", 1, "reset")
@@ -248,7 +217,7 @@ def test_pauses_grow_and_end_with_an_answer() -> None:
         seen.append(round(pauses.left("a", 1)[0], 3))
         hands.turn(pauses.left("a", 1)[0])
         assert pauses.left("a", 1)[0] == 0
-    assert seen == [FIRST_PAUSE, 0.2, 0.4, 0.8, 1.6, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
+    assert seen == [FIRST_PAUSE, 0.2, 0.4, 0.8, 1.6, *[cluster.LONGEST_PAUSE] * 3]
     assert pauses.left("b", 1) == (0.0, "")
     pauses.connected("a", 1)
     pauses.failed("a", 1, "reset")
@@ -268,14 +237,14 @@ async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.Monk
     gc.collect()
     others = alive()  # of other tests
     prepare(AIOKafkaAdminClient(bootstrap_servers="127.0.0.1:1"))
-    assert aiokafka.conn.AIOKafkaProtocol in {ContactProtocol, FrameProtocol}
+    assert aiokafka.conn.AIOKafkaProtocol in {cluster.ContactProtocol, FrameProtocol}
     gc.disable()
     try:
         async with resetting() as (port, accepted):
-            for _ in range(ATTEMPTS):
+            for _ in range(30):
                 with pytest.raises((KafkaConnectionError, OSError)):
-                    await connect("127.0.0.1", port, max_idle_ms=540_000)
-            assert len(accepted) == ATTEMPTS
+                    await cluster.connect("127.0.0.1", port, max_idle_ms=540_000)
+            assert len(accepted) == 30
         left = [thing for thing in alive() if all(thing is not other for other in others)]
         assert len(left) <= 2  # of the last attempt, whose callbacks may still be due
         assert sum(len(thing._small) for thing in left if isinstance(thing, FrameProtocol)) == 0
@@ -329,7 +298,7 @@ async def looks(*, backing_off: bool) -> int:
 
     client._metadata_update = look
     if backing_off:
-        patch_metadata_requests(client)
+        cluster.patch_metadata_requests(client)
     synchronizer = asyncio.create_task(client._md_synchronizer())
     end = asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:
@@ -342,12 +311,14 @@ async def looks(*, backing_off: bool) -> int:
 @pytest.mark.slow
 async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
     """Alone, aiokafka asks as fast as it can; backing off, it asks a few times at once, then after pauses."""
-    most = QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1
+    most = QUICK_LOOKS + SECONDS / cluster.METADATA_PAUSE + 1
     assert await looks(backing_off=False) > 2 * most  # thousands, on a quiet machine
     assert QUICK_LOOKS <= await looks(backing_off=True) <= most
 
 
-async def test_a_start_that_is_cancelled_leaves_no_connection(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_is_cancelled_leaves_no_connection(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever it waits for then, as here for the answer in which a broker names the others."""
     opened: list[AIOKafkaConnection] = []
     send = AIOKafkaConnection.send
@@ -359,7 +330,7 @@ async def test_a_start_that_is_cancelled_leaves_no_connection(broker: Broker, mo
         return asyncio.get_running_loop().create_future()
 
     async def begin() -> None:
-        async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers)):
+        async with consumer(settings):
             pytest.fail("no broker has answered")
 
     monkeypatch.setattr(AIOKafkaConnection, "send", keeping_silent)

@@ -94,12 +94,11 @@ def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes |
 @pytest.mark.parametrize("closed", [2**48, 2**63, 2**64, 10**400])
 def test_an_era_with_numbers_beyond_all_bounds_is_ignored(closed: int) -> None:
     """They would not fit the index of a store, and end its worker again and again."""
-    values = {"before": first_hash(bytes(16)).hex(), "closed": closed, "end": True, "era": 0, "ranges": []}
     follower = EraFollower("raw-text.train", bytes(16))
-    value = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-    assert follower.add(LogRecord(0, ERA_KEY, value)) is None
-    small = json.dumps({**values, "closed": 7}, sort_keys=True, separators=(",", ":")).encode()
-    assert follower.add(LogRecord(1, ERA_KEY, small)) is not None
+    for offset, number in enumerate((closed, 7)):
+        values = {"before": first_hash(bytes(16)).hex(), "closed": number, "end": True, "era": 0, "ranges": []}
+        value = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+        assert (follower.add(LogRecord(offset, ERA_KEY, value)) is None) == (number == closed)
 
 
 @pytest.mark.parametrize("key", [SKIP_KEY, SKIP_REQUEST_KEY, IGNORE_KEY])
@@ -127,16 +126,12 @@ def test_a_message_without_its_hash_is_not_ignored(found: Any) -> None:
 
 def test_other_kinds_are_no_junk() -> None:
     """What a later version writes there is left alone, and not complained about."""
-    log = read([(b"genesis2", BRACKETS), (None, b"x"), (b"", None), (b"skip/1", b"junk")])
-    assert log.junk == 0
+    assert read([(b"genesis2", BRACKETS), (None, b"x"), (b"", None), (b"skip/1", b"junk")]).junk == 0
 
 
-def test_skips_are_collected_by_partition() -> None:
+def test_skips_are_collected_by_partition_and_an_empty_topic_has_none() -> None:
     log = read([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5), skip_request_record(0, 7)])
     assert (log.skips, log.skip_requests) == ({0: {5, 9}, 1: {5}}, {0: {7}})
-
-
-def test_an_empty_control_topic_settles_nothing() -> None:
     log = read([])
     assert (log.genesis, log.skips, log.tokenizer("0" * 64)) == (None, {}, None)
 
@@ -159,11 +154,9 @@ def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
 
 def test_lists_of_steps_are_found_by_their_hash() -> None:
     lists = {sha256(content).hexdigest(): content for content in (b"bad\n", os.urandom(PART_BYTES + 1))}
-    names = [f"sha256:{digest}" for digest in lists]
-    recipe = replace(
-        RECIPE, pipeline=({"name": "words", "words": names[0]}, {"name": "decontaminate", "texts": names[1]})
-    )
-    log = ControlLog()
+    words, texts = (f"sha256:{digest}" for digest in lists)
+    steps = ({"name": "words", "words": words}, {"name": "decontaminate", "texts": texts})
+    recipe, log = replace(RECIPE, pipeline=steps), ControlLog()
     log.add(GENESIS_KEY, replace(FIRST, recipe=recipe).pack())
     assert log.lists() == {}
     (small, (first, second)) = (list(file_parts(content, LIST_PREFIX)) for content in lists.values())
@@ -178,8 +171,7 @@ def test_lists_of_steps_are_found_by_their_hash() -> None:
 
 
 def test_a_genesis_whose_steps_are_none_is_junk() -> None:
-    recipe = {**RECIPE.to_dict(), "pipeline": ["words"]}
-    log = ControlLog()
+    log, recipe = ControlLog(), {**RECIPE.to_dict(), "pipeline": ["words"]}
     assert log.add(GENESIS_KEY, json.dumps({**json.loads(FIRST.pack()), "recipe": recipe}).encode()) is not None
     assert log.genesis is None
 

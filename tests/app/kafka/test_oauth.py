@@ -2,10 +2,11 @@
 
 import asyncio
 import re
-import threading
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,9 +26,18 @@ def endpoint() -> Iterator[TokenEndpoint]:
         yield running
 
 
-def by_function(secured: Secured, path: str) -> Settings:
-    nobody = {"sasl_username": None, "sasl_password": None}
-    return secured.settings("SASL_SSL", **nobody, sasl_mechanism="OAUTHBEARER", oauth_function=path)
+@pytest.fixture
+def by_function(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
+    """Return what gives settings whose tokens come from a function in the working directory, by its last line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_login", raising=False)
+
+    def by_function(line: str) -> Settings:
+        (tmp_path / "own_login.py").write_text(f"def token():\n    {line}\n")
+        nobody: dict[str, Any] = {"sasl_username": None, "sasl_password": None, "sasl_mechanism": "OAUTHBEARER"}
+        return secured.settings("SASL_SSL", **nobody, oauth_function="own_login:token")
+
+    return by_function
 
 
 async def brokers_of(settings: Settings) -> int:
@@ -48,12 +58,8 @@ async def test_a_client_logs_in_with_a_token_of_the_endpoint(
 
 
 @pytest.mark.needs("minutes")
-async def test_a_client_logs_in_with_a_token_of_a_function(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_login.py").write_text(f"def token():\n    return {unsigned_token(USER, 3600)!r}, 3600\n")
-    monkeypatch.chdir(tmp_path)
-    assert await brokers_of(by_function(secured, "own_login:token")) == 1
+async def test_a_client_logs_in_with_a_token_of_a_function(by_function: Callable[[str], Settings]) -> None:
+    assert await brokers_of(by_function(f"return {unsigned_token(USER, 3600)!r}, 3600")) == 1
 
 
 @pytest.mark.cases(1)
@@ -77,54 +83,33 @@ async def test_an_endpoint_that_gives_no_token_is_named(
     assert WRONG not in str(reason)
 
 
-async def test_a_token_that_the_broker_refuses_is_a_settings_error(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "late_login.py").write_text(f"def token():\n    return {unsigned_token(USER, -600)!r}, 3600\n")
-    monkeypatch.chdir(tmp_path)
-    settings = by_function(secured, "late_login:token").model_copy(update={"wait_seconds": 5.0})
+async def test_a_token_that_the_broker_refuses_is_a_settings_error(by_function: Callable[[str], Settings]) -> None:
+    settings = by_function(f"return {unsigned_token(USER, -600)!r}, 3600").model_copy(update={"wait_seconds": 5.0})
     with pytest.raises(SettingsError, match=r"refuses our token .*; correct who may log in there, .*oauth_function"):
         await brokers_of(settings)
 
 
 @pytest.mark.needs("minutes")
-async def test_a_function_that_fails_is_named_and_asked_again(
-    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_function_that_fails_is_named_and_asked_again(by_function: Callable[[str], Settings]) -> None:
     """It may be a service of somebody else that is away."""
-    (tmp_path / "no_login.py").write_text("def token():\n    raise OSError('vault is sealed')\n")
-    monkeypatch.chdir(tmp_path)
-    reason = await why_not(by_function(secured, "no_login:token"))
+    settings = by_function("raise OSError('vault is sealed')")
+    reason = await why_not(settings)
     assert isinstance(reason, BrokerError)
-    assert "no_login:token gave no token (OSError: vault is sealed)" in str(reason)
+    assert "own_login:token gave no token (OSError: vault is sealed)" in str(reason)
     with pytest.raises(SettingsError, match="oauth_function nowhere:token cannot be imported"):
-        client_security(by_function(secured, "nowhere:token"))
+        client_security(settings.model_copy(update={"oauth_function": "nowhere:token"}))
 
 
 def test_a_token_is_kept_for_most_of_its_time() -> None:
     """Threads and event loops share it; of a short one, each connection gets another."""
-    asked: list[int] = []
-
-    def ask() -> Token:
-        asked.append(threading.get_ident())
-        return Token(str(len(asked)), 3600.0 if len(asked) == 1 else 0.0)
-
-    source = TokenSource(ask)
+    source = TokenSource(Mock(side_effect=[Token("1", 3600.0), *(Token(name, 0.0) for name in "234")]))
     assert [asyncio.run(source.token()) for _ in range(3)] == ["1", "1", "1"]
     source._until -= KEPT_SHARE * 3600.0
     assert [asyncio.run(source.token()) for _ in range(3)] == ["2", "3", "4"]
 
 
 def test_an_error_is_not_kept() -> None:
-    answers: list[Token | TokenError] = [TokenError("away", definite=False), Token("back", 60.0)]
-
-    def ask() -> Token:
-        answer = answers.pop(0)
-        if isinstance(answer, TokenError):
-            raise answer
-        return answer
-
-    source = TokenSource(ask)
+    source = TokenSource(Mock(side_effect=[TokenError("away", definite=False), Token("back", 60.0)]))
     with pytest.raises(TokenError):
         asyncio.run(source.token())
     assert asyncio.run(source.token()) == "back"

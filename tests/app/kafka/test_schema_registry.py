@@ -58,14 +58,20 @@ def client(url: str, **others: Any) -> SchemaRegistry:
     return SchemaRegistry(Settings(schema_registry_url=url, **others))
 
 
+def refusal(url: str, number: int, words: str, **others: Any) -> RegistryError:
+    """Return why there is no such schema."""
+    with pytest.raises(RegistryError, match=words) as raised:
+        client(url, **others).schema(number)
+    return raised.value
+
+
 def value_context(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
 
 @pytest.mark.slow
 def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
-    serialize = AvroSerializer(theirs, json.dumps(AVRO))
-    value = serialize(PAGE | {"text": "Grüße"}, value_context("avro"))
+    value = AvroSerializer(theirs, json.dumps(AVRO))(PAGE | {"text": "Grüße"}, value_context("avro"))
     decoder = opened("avro", metadata_fields=("label",), schemas=client(registry_url))
     assert decoder(value) == Document("Grüße", "x", {"label": "good"})
 
@@ -74,18 +80,17 @@ def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: Sch
 def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
     """The second type of its file; one registry keeps the file compiled, as the client sends it."""
     kind = message_factory.GetMessageClass(compiled(RegisteredSchema("PROTOBUF", PROTO)).message_types_by_name["Page"])
-    options = {"use.deprecated.format": False}
-    serialize = ProtobufSerializer(kind, theirs, options)
-    value = serialize(kind(text="Grüße", id=7, label=1), value_context("protobuf"))
+    serialize = ProtobufSerializer(kind, theirs, {"use.deprecated.format": False})
     decoder = opened("protobuf", metadata_fields=("label",), schemas=client(registry_url))
+    value = serialize(kind(text="Grüße", id=7, label=1), value_context("protobuf"))
     assert decoder(value) == Document("Grüße", 7, {"label": "GOOD"})
 
 
 @pytest.mark.needs("minutes")
 def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
     serialize = JSONSerializer(json.dumps({"title": "Page", **JSON}), theirs)
-    value = serialize({"text": "Grüße", "label": "bad"}, value_context("json"))
     decoder = opened("json_schema", metadata_fields=("label",), schemas=client(registry_url))
+    value = serialize({"text": "Grüße", "label": "bad"}, value_context("json"))
     assert decoder(value) == Document("Grüße", None, {"label": "bad"})
 
 
@@ -95,9 +100,8 @@ def test_references_are_fetched_by_subject_and_version(registry_url: str, theirs
     to_inner = SchemaReference("x.Inner", "refs/inner", 1)
     middle = {"type": "record", "name": "x.Middle", "fields": [{"name": "inner", "type": "x.Inner"}]}
     theirs.register_schema("refs-middle", Schema(json.dumps(middle), "AVRO", [to_inner]))
-    outer = Schema(
-        json.dumps(["x.Middle", "x.Inner"]), "AVRO", [SchemaReference("x.Middle", "refs-middle", 1), to_inner]
-    )
+    references = [SchemaReference("x.Middle", "refs-middle", 1), to_inner]
+    outer = Schema(json.dumps(["x.Middle", "x.Inner"]), "AVRO", references)
     number = theirs.register_schema("refs-outer", outer)
     decoder = opened("avro", schemas=client(registry_url))
     assert decoder(framed(b"\2\4hi", number)).text == "hi"
@@ -105,9 +109,7 @@ def test_references_are_fetched_by_subject_and_version(registry_url: str, theirs
 
 def test_schema_that_a_real_registry_lacks_is_named(registry_url: str) -> None:
     """With what to do; asking again would not help, though the registry may be restored."""
-    with pytest.raises(RegistryError, match=r"schema 4711 is not in the schema registry .*tokenmill skip") as raised:
-        client(registry_url).schema(4711)
-    assert raised.value.definite
+    assert refusal(registry_url, 4711, r"schema 4711 is not in the schema registry .*tokenmill skip").definite
 
 
 def test_schema_is_fetched_once(small: SmallRegistry) -> None:
@@ -117,60 +119,40 @@ def test_schema_is_fetched_once(small: SmallRegistry) -> None:
     assert small.requests == [f"/schemas/ids/{number}"]
 
 
-@pytest.mark.parametrize(
-    ("status", "advice"),
-    [
-        (401, "schema_registry_username"),
-        (403, "the right to read"),
-        (404, "not a registry's"),
-        (429, "429"),
-        (503, "503"),
-    ],
-)
+STATUSES = {401: "schema_registry_username", 403: "the right to read", 404: "not a registry's", 429: "429", 503: "503"}
+
+
+@pytest.mark.parametrize(("status", "advice"), STATUSES.items())
 def test_refusals_and_failures_are_waited_for(small: SmallRegistry, status: int, advice: str) -> None:
     """They say nothing about the schema, and the message says what to look at."""
     number = small.register("a", TEXT)
     small.status = status
-    with pytest.raises(RegistryError, match=advice) as raised:
-        client(small.url).schema(number)
-    assert not raised.value.definite
-    assert small.url in str(raised.value)
+    found = refusal(small.url, number, advice)
+    assert not found.definite
+    assert small.url in str(found)
 
 
 def test_lost_version_of_a_reference_is_named(small: SmallRegistry) -> None:
     number = small.register("a", TEXT, "AVRO", [{"name": "b", "subject": "b", "version": 3}])
-    with pytest.raises(RegistryError, match="version 3 of b, to which schema 1 refers, is not in") as raised:
-        client(small.url).schema(number)
-    assert raised.value.definite
+    assert refusal(small.url, number, "version 3 of b, to which schema 1 refers, is not in").definite
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        *({}, {"schema": 1}, {"schema": "", "references": 7}, {"schema": "", "references": {"name": "b"}}),
-        *({"error_code": []}, b"[" * 100_000),
-        *(
-            {"schema": "", "references": [reference]}
-            for reference in (1, {}, {"name": "b", "subject": 2, "version": 3})
-        ),
-    ],
-)
+ODD_ENTRIES: list[Any] = [
+    *({}, {"schema": 1}, {"error_code": []}, b"[" * 100_000),
+    {"schema": "", "references": 7}, {"schema": "", "references": {"name": "b"}},
+    {"schema": "", "references": [1]}, {"schema": "", "references": [{}]},
+    {"schema": "", "references": [{"name": "b", "subject": 2, "version": 3}]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", ODD_ENTRIES)
 def test_answers_that_are_no_schemas_are_waited_for(small: SmallRegistry, entry: Any) -> None:
     """Something between us and the registry may answer in its place."""
     small.schemas[1] = entry
-    with pytest.raises(RegistryError, match="not what registries answer") as raised:
-        client(small.url).schema(1)
-    assert not raised.value.definite
+    assert not refusal(small.url, 1, "not what registries answer").definite
 
 
-def test_registry_that_is_away_is_no_answer(small: SmallRegistry) -> None:
-    small.stop()
-    with pytest.raises(RegistryError, match="does not answer") as raised:
-        client(small.url).schema(1)
-    assert not raised.value.definite
-
-
-def test_registry_that_is_too_slow_is_no_answer(small: SmallRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_that_is_away_or_too_slow_is_no_answer(small: SmallRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked again, for what is slow now may be quick then."""
     monkeypatch.setattr("tokenmill.app.kafka.schema_registry.ANSWER_SECONDS", 0.1)
     number = small.register("a", TEXT)
@@ -180,6 +162,8 @@ def test_registry_that_is_too_slow_is_no_answer(small: SmallRegistry, monkeypatc
         known.schema(number)
     small.slow.set()
     assert known.schema(number).text == TEXT
+    small.stop()
+    assert not refusal(small.url, number, "does not answer").definite
 
 
 def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
@@ -190,9 +174,7 @@ def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
         assert client(small.url, **name, schema_registry_password_file=tmp_path / "password").schema(number).text
         assert client(small.url, **name, schema_registry_password="gr1st").schema(number).text  # noqa: S106
         for wrong in ({}, {**name, "schema_registry_password": "chaff"}):
-            with pytest.raises(RegistryError, match="schema_registry_password_file") as raised:
-                client(small.url, **wrong).schema(number)
-            assert "chaff" not in str(raised.value)
+            assert "chaff" not in str(refusal(small.url, number, "schema_registry_password_file", **wrong))
 
 
 def test_tls_believes_whom_it_is_told_to_and_shows_a_certificate(tmp_path: Path) -> None:
@@ -208,8 +190,7 @@ def test_tls_believes_whom_it_is_told_to_and_shows_a_certificate(tmp_path: Path)
         number = small.register("a", TEXT)
         assert client(small.url, **files).schema(number).text == TEXT
         for lacking in files:
-            with pytest.raises(RegistryError, match="does not answer"):
-                client(small.url, **{name: path for name, path in files.items() if name != lacking}).schema(number)
+            refusal(small.url, number, "does not answer", **{name: files[name] for name in files if name != lacking})
 
 
 LOGIN = {"schema_registry_username": "miller", "schema_registry_password": "gr1st"}
@@ -222,9 +203,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_however_tls_is_spelt(s
     trustme.CA().issue_cert("localhost").configure_cert(context)
     with small_registry(tls=context, login=("miller", "gr1st")) as small:
         number = small.register("a", TEXT)
-        known = client(small.url.replace("https", scheme), **LOGIN)
-        with pytest.raises(RegistryError, match=r"does not answer .*certificate"):
-            known.schema(number)
+        refusal(small.url.replace("https", scheme), number, r"does not answer .*certificate", **LOGIN)
         assert not small.requests
 
 
@@ -233,17 +212,15 @@ def test_a_registry_that_sends_elsewhere_is_not_followed(small: SmallRegistry) -
     with small_registry(login=("miller", "gr1st")) as other:
         number = other.register("a", TEXT)
         small.elsewhere = f"http://u:S3cret@localhost:{other.port}/schemas/ids/{number}?token=S3cret"
-        with pytest.raises(RegistryError, match=f"sends us to .*localhost:{other.port}.*own address") as raised:
-            client(small.url, **LOGIN).schema(number)
-        assert "S3cret" not in str(raised.value)
+        found = refusal(small.url, number, f"sends us to .*localhost:{other.port}.*own address", **LOGIN)
+        assert "S3cret" not in str(found)
         assert not other.requests
 
 
-@pytest.mark.parametrize(
-    "name", ["schema_registry_cafile", "schema_registry_certfile", "schema_registry_password_file"]
-)
-def test_files_that_cannot_be_used_are_named(name: str, tmp_path: Path) -> None:
-    others = {"schema_registry_username": "miller"} if name.endswith("password_file") else {}
+@pytest.mark.parametrize("kind", ["cafile", "certfile", "password_file"])
+def test_files_that_cannot_be_used_are_named(kind: str, tmp_path: Path) -> None:
+    name = f"schema_registry_{kind}"
+    others = {"schema_registry_username": "miller"} if kind == "password_file" else {}
     for content in (None, b"", b"\xff"):
         if content is not None:
             (tmp_path / "file").write_bytes(content)
@@ -255,17 +232,15 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
     number = small.register("a", TEXT)
     small.stop()
     with capture_logs() as logs:
-        comes = threading.Thread(target=start_when, args=(small, lambda: bool(logs)), daemon=True)
-        comes.start()
+
+        def start_once_it_is_missed() -> None:
+            while not logs:
+                time.sleep(0.01)
+            small.start()
+
+        threading.Thread(target=start_once_it_is_missed, daemon=True).start()
         assert SchemaRegistry(Settings(schema_registry_url=small.url), 60).schema(number).text == TEXT
-        comes.join()
     assert "does not answer" in logs[0]["reason"]
-
-
-def start_when(small: SmallRegistry, said: Callable[[], bool]) -> None:
-    while not said():
-        time.sleep(0.01)
-    small.start()
 
 
 def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:

@@ -1,9 +1,6 @@
 """TLS and logins: every client gets in by each listener and mechanism, and the whole service works over them."""
 
-import os
 import ssl
-import subprocess
-import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -14,7 +11,7 @@ import pytest
 import trustme
 from aiokafka import TopicPartition
 
-from tests.commands import run
+from tests.commands import command, run
 from tests.conftest import topics_on
 from tests.marked import MARK, marked, until
 from tests.rights import grant, roles
@@ -30,14 +27,8 @@ from tokenmill.errors import SettingsError
 
 SECONDS = 90.0
 """How long a wait for the service may take: far longer than it should."""
-WAYS: list[tuple[str, dict[str, Any]]] = [
-    ("SSL", {}),
-    *(
-        (protocol, {"sasl_mechanism": mechanism})
-        for protocol in ("SASL_PLAINTEXT", "SASL_SSL")
-        for mechanism in MECHANISMS
-    ),
-]
+WAYS: list[tuple[str, dict[str, Any]]] = [("SSL", {})]
+WAYS += [(f"SASL_{kind}", {"sasl_mechanism": each}) for kind in ("PLAINTEXT", "SSL") for each in MECHANISMS]
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -69,7 +60,7 @@ async def test_a_password_file_is_read_when_a_client_is_made(secured: Secured) -
 @pytest.mark.parametrize("content", [b"pass word", b"pass word\n", b"pass word\r\n"])
 def test_passwords_keep_all_but_a_line_end(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "password").write_bytes(content)
-    assert password(_login(sasl_password_file=tmp_path / "password"), "sasl") == "pass word"
+    assert password(_login(tmp_path / "password"), "sasl") == "pass word"
 
 
 def test_unusable_password_files_are_named(tmp_path: Path) -> None:
@@ -77,7 +68,7 @@ def test_unusable_password_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff")
     for name, words in (("none", "No such file"), ("empty", "is empty"), ("binary", "is not UTF-8")):
         with pytest.raises(SettingsError, match=f"sasl_password_file .*{name}.*{words}"):
-            password(_login(sasl_password_file=tmp_path / name), "sasl")
+            password(_login(tmp_path / name), "sasl")
 
 
 @pytest.mark.parametrize(
@@ -94,10 +85,8 @@ def test_unusable_password_files_are_named(tmp_path: Path) -> None:
 )
 def test_unusable_certificates_are_named(secured: Secured, changes: dict[str, str | None], words: str) -> None:
     """With the setting, the file and the reason; no password is asked for at a terminal."""
-    paths = {
-        name: secured.directory / value if value and (secured.directory / value).exists() else value
-        for name, value in changes.items()
-    }
+    there = {path.name: path for path in secured.directory.iterdir()}
+    paths = {name: there.get(value or "", value) for name, value in changes.items()}
     with pytest.raises(SettingsError, match=words):
         client_security(secured.settings("SSL", **paths))
 
@@ -125,9 +114,8 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
     if user is not None:
         grant(secured, user, roles(), raw, settings.group)
         settings = settings.model_copy(update={"sasl_username": user})
-    (tmp_path / "a.jsonl").write_text(
-        "".join(f'{{"text": "document {number} of the mill"}}\n' for number in range(500))
-    )
+    lines = [f'{{"text": "document {number} of the mill"}}\n' for number in range(500)]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
     mark = uuid.uuid4().hex
 
     def said_by(*words: str) -> str:
@@ -135,22 +123,16 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
         assert code == 0, said
         return said
 
-    command, environment = [sys.executable, "-m", "tokenmill.app.cli", "serve"], {**settings.environment(), MARK: mark}
-    with (
-        (tmp_path / "serve.log").open("wb") as log,
-        subprocess.Popen(
-            command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        ) as service,
-    ):
-        try:
-            said = [said_by("produce", raw, str(tmp_path / "a.jsonl"), "--json"), said_by("flush", raw)]
-            wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
-            stored = until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS)
-            commands = marked(mark)
-        finally:
-            service.terminate()
-            service.wait(SECONDS)
-    assert stored, (tmp_path / "serve.log").read_text()
+    service = command(["serve"], tmp_path / "serve.log", {**settings.environment(), MARK: mark})
+    try:
+        said = [said_by("produce", raw, str(tmp_path / "a.jsonl"), "--json"), said_by("flush", raw)]
+        wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
+        stored = until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS)
+        commands = marked(mark)
+    finally:
+        service.terminate()
+        service.wait(SECONDS)
+    assert stored, service.said
 
     said += [said_by("topics", "check"), said_by("inspect", "stream", f"{raw}.train"), said_by("config")]
     assert "equal to the reference" in said_by("verify")
@@ -161,8 +143,9 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
     assert not [text for text in shown if NEEDLE in text]
 
 
-def _login(**others: Any) -> ConnectionSettings:
-    return ConnectionSettings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="miller", **others)
+def _login(file: Path) -> ConnectionSettings:
+    plain: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_username": "miller", "sasl_password_file": file}
+    return ConnectionSettings(security_protocol="SASL_SSL", **plain)
 
 
 def written(path: Path, *blobs: trustme.Blob) -> str:

@@ -1,76 +1,73 @@
-"""Topics: created as the promises need them, and checked against them."""
+"""Topics: created with what the design promises, checked before anything starts, large enough for the worst message."""
 
 import asyncio
+from collections import Counter
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka.admin import NewPartitions
 
 from tests.conftest import TopicFactory
+from tokenmill.app.kafka import topics
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.topics import (
-    JOINED_BYTES,
-    Existing,
-    Problem,
-    check_topics,
-    describe_topics,
-    ensure_produced,
-    ensure_topics,
-    find_problems,
-    needed_topics,
-    partition_count,
-    require_topics,
-    worst_message_bytes,
-)
+from tokenmill.app.kafka.topics import Existing, check_topics, ensure_topics, needed_topics, worst_message_bytes
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.topic_changes import PartitionGrowth
+from tokenmill.app.milling.decoding import REASONS
 from tokenmill.app.settings import Settings
 from tokenmill.errors import TopicError
+from tokenmill.wire.chain import Cursor
+from tokenmill.wire.message import Message, encode_header
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.totals import Amount, Figures, StepFigures, Totals
 
 
-def settings_for(broker: Broker, raw_topic: str) -> Settings:
-    return Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,), splits={"train": 1000})
+@pytest.fixture
+def raw(topic: TopicFactory) -> str:
+    return topic(1)
+
+
+@pytest.fixture
+def settings(broker: Broker, raw: str) -> Settings:
+    return Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,), splits={"train": 1000})
 
 
 async def grow(settings: Settings, topic: str, count: int) -> None:
     async with admin(settings) as client:
         await client.create_partitions({topic: NewPartitions(count)})
-        while (await describe_topics(client, [topic]))[topic].partitions < count:
+        while (await topics.describe_topics(client, [topic]))[topic].partitions < count:
             pass
 
 
-async def test_needed_topics_are_created_as_promised(broker: Broker, topic: TopicFactory) -> None:
-    raw = topic(3)
-    settings = settings_for(broker, raw)
+async def test_needed_topics_are_created_as_promised(settings: Settings, raw: str) -> None:
+    await grow(settings, raw, 3)
     created = await ensure_topics(settings)
     dead_letters, produced, tokens, control = created
     assert (dead_letters, produced) == (f"{raw}.dead-letters", f"{raw}.produced")
     assert (tokens, control) == (f"tokens.{raw}.train", f"control.{raw}.train")
     async with admin(settings) as client:
-        found = await describe_topics(client, created)
+        found = await topics.describe_topics(client, created)
     assert [found[name].partitions for name in created] == [3, 1, 3, 1]
     for name in created:
         assert found[name].configs["retention.ms"] == found[name].configs["retention.bytes"] == "-1"
         assert found[name].configs["cleanup.policy"] == ("compact" if name == produced else "delete")
     worst = worst_message_bytes(settings, settings.for_topic(raw))
-    assert found[tokens].max_message_bytes == max(worst, JOINED_BYTES)
+    assert found[tokens].max_message_bytes == max(worst, topics.JOINED_BYTES)
     # The raw topic that the test made takes 1 MiB records, so a dead letter of one fits.
     assert await check_topics(settings) == []
     assert await ensure_topics(settings) == []
 
 
-async def test_topics_get_as_many_copies_as_are_asked_for(broker: Broker, topic: TopicFactory) -> None:
-    settings = settings_for(broker, topic(1))
+async def test_topics_get_as_many_copies_as_are_asked_for(settings: Settings) -> None:
     with pytest.raises(TopicError, match=rf"the brokers refuse topic {settings.raw_topics[0]}.*[Rr]eplication factor"):
         await ensure_topics(settings.model_copy(update={"replication_factor": 2}))
     assert len(await ensure_topics(settings.model_copy(update={"replication_factor": 1}))) == 4
 
 
-async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: TopicFactory) -> None:
+async def test_produce_makes_the_topic_of_its_notes(settings: Settings, raw: str) -> None:
     """Where nobody has; it is the one that `ensure_topics` would make. Without it no worker stands still."""
-    raw = topic(2)
-    settings = settings_for(broker, raw)
     for _ in range(2):
-        await ensure_produced(settings, raw)
+        await topics.ensure_produced(settings, raw)
     assert f"{raw}.produced" not in await ensure_topics(settings)
     assert await check_topics(settings) == []
     missing = {name: found for name, found in existing(settings).items() if not name.endswith(".produced")}
@@ -78,28 +75,24 @@ async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: Topic
     assert (problem.severity, problem.topic) == ("warning", f"{raw}.produced")
 
 
-async def test_a_dead_letter_topic_stays_as_it_is(broker: Broker, topic: TopicFactory) -> None:
+async def test_a_dead_letter_topic_stays_as_it_is(settings: Settings, raw: str) -> None:
     """One that has a single partition gets no more: letters are spread over those that there are."""
-    raw = topic(1)
-    settings = settings_for(broker, raw)
     await ensure_topics(settings)
     await grow(settings, raw, 2)
     assert await ensure_topics(settings) == [f"tokens.{raw}.train"]
 
 
-async def test_raw_topics_are_created_on_request_only(broker: Broker, topic: TopicFactory) -> None:
+async def test_raw_topics_are_created_on_request_only(settings: Settings, raw: str) -> None:
     """A misspelt raw topic is an error; with a number of partitions it is a wish."""
-    settings = settings_for(broker, f"{topic(1)}-new")
+    settings = settings.model_copy(update={"raw_topics": (f"{raw}-new",)})
     with pytest.raises(TopicError, match=r"does not exist: create it with `tokenmill topics create"):
         await ensure_topics(settings)
     assert settings.raw_topics[0] in await ensure_topics(settings, partitions=2)
-    assert await partition_count(settings, settings.raw_topics[0]) == 2
+    assert await topics.partition_count(settings, settings.raw_topics[0]) == 2
 
 
-async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic: TopicFactory) -> None:
+async def test_token_topics_follow_a_raw_topic_that_grows(settings: Settings, raw: str) -> None:
     """New partitions of a raw topic are a warning until the token topic has them as well, whoever is first to add."""
-    raw = topic(1)
-    settings = settings_for(broker, raw)
     await ensure_topics(settings)
     await grow(settings, raw, 3)
     problems = await check_topics(settings)
@@ -109,48 +102,43 @@ async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic:
     assert await check_topics(settings) == []
 
 
-async def test_topics_of_a_domain_follow_their_raw_topics(broker: Broker, topic: TopicFactory) -> None:
-    web, code = topic(1), topic(2)
-    one = settings_for(broker, web).model_copy(update={"raw_topics": (web, code)})
-    settings = one.model_copy(update={"dedup": {"name": "near", "domain": f"{web}-all"}})
+async def test_topics_of_a_domain_follow_their_raw_topics(settings: Settings, raw: str, topic: TopicFactory) -> None:
+    web, code, dedup = raw, topic(2), {"name": "near", "domain": f"{raw}-all"}
+    settings = settings.model_copy(update={"raw_topics": (web, code), "dedup": dedup})
     names = [f"signatures.{web}-all", f"slices.{web}-all", f"verdicts.{web}", f"verdicts.{code}"]
     assert (await ensure_topics(settings))[-4:] == names
     async with admin(settings) as client:
-        found = await describe_topics(client, names)
+        found = await topics.describe_topics(client, names)
         assert [found[name].partitions for name in names] == [1, 1, 1, 2]
         assert {found[name].configs[key] for name in names for key in ("retention.ms", "retention.bytes")} == {"-1"}
         assert [found[name].max_message_bytes >> 20 for name in names] == [2, 1, 2, 2]
     await grow(settings, web, 3)
     problems = await check_topics(settings)
     assert [(p.topic, p.severity) for p in problems] == [(f"tokens.{web}.train", "warning"), (names[2], "warning")]
-    known: list[tuple[str, int]] = []
-
-    async def know(name: str, partition: int) -> None:
-        known.append((name, partition))
-
+    know = AsyncMock()
     await PartitionGrowth(settings, [f"tokens.{web}.train", names[2]], know).require(2)
-    assert known == [(f"tokens.{web}.train", 2), (names[2], 2)]
+    assert [call.args for call in know.await_args_list] == [(f"tokens.{web}.train", 2), (names[2], 2)]
     assert await check_topics(settings) == []
 
 
-async def test_missing_topics_stop_the_service(broker: Broker, topic: TopicFactory) -> None:
-    settings = settings_for(broker, topic(1))
+async def test_missing_topics_stop_the_service(settings: Settings) -> None:
     with pytest.raises(TopicError, match=r"dead-letters is missing.*and 2 more"):
-        await require_topics(settings)
+        await topics.require_topics(settings)
+
+
+PROMISED = Settings(splits={"train": 1000}, dedup="near")
 
 
 def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existing]:
     """Return all needed topics as they should be, those of the kinds in ``changes`` with other configurations."""
+    kept = {"retention.ms": "-1", "retention.bytes": "-1"}
     return {
-        topic.name: Existing(
-            1, topic.configs | {"retention.ms": "-1", "retention.bytes": "-1"} | changes.get(topic.kind, {})
-        )
-        for topic in needed_topics(settings)
+        each.name: Existing(1, each.configs | kept | changes.get(each.kind, {})) for each in needed_topics(settings)
     }
 
 
-def problems_of(settings: Settings, found: dict[str, Existing]) -> list[Problem]:
-    return [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
+def problems_of(settings: Settings, found: dict[str, Existing]) -> list[topics.Problem]:
+    return [problem for topic in needed_topics(settings) for problem in topics.find_problems(topic, found)]
 
 
 @pytest.mark.parametrize(
@@ -171,8 +159,7 @@ def problems_of(settings: Settings, found: dict[str, Existing]) -> list[Problem]
     ],
 )
 def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severity: str, part: str) -> None:
-    settings = Settings(splits={"train": 1000}, dedup="near")
-    (problem,) = problems_of(settings, existing(settings, **{kind: change}))
+    (problem,) = problems_of(PROMISED, existing(PROMISED, **{kind: change}))
     assert problem.severity == severity
     assert part in problem.text
 
@@ -180,18 +167,16 @@ def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severit
 @pytest.mark.parametrize("kind", ["tokens", "control", "signatures", "slices", "verdicts"])
 def test_a_partition_too_many_is_an_error(kind: str) -> None:
     """Nobody would read it, or its order would not be the one."""
-    settings = Settings(splits={"train": 1000}, dedup="near")
-    (needed,) = (topic for topic in needed_topics(settings) if topic.kind == kind)
-    found = existing(settings)
+    (needed,) = (topic for topic in needed_topics(PROMISED) if topic.kind == kind)
+    found = existing(PROMISED)
     found[needed.name] = found[needed.name]._replace(partitions=2)
-    (problem,) = find_problems(needed, found)
+    (problem,) = topics.find_problems(needed, found)
     assert (problem.severity, "use a new stream_suffix" in problem.text) == ("error", True)
 
 
 def test_limited_retention_of_raw_topics_is_no_problem() -> None:
     """Raw text may go once it is milled; its retention is for its owner to say."""
-    settings = Settings(splits={"train": 1000})
-    assert problems_of(settings, existing(settings, raw={"retention.ms": "1000"})) == []
+    assert problems_of(PROMISED, existing(PROMISED, raw={"retention.ms": "1000"})) == []
 
 
 @pytest.mark.parametrize(("chains", "takes", "joined"), [(1, 1 << 30, 16), (4, 8 << 20, 8), (8, 1 << 30, 12)])
@@ -207,3 +192,55 @@ def test_worst_message_grows_with_what_decides_it() -> None:
     for change in ({"sequence_length": 2048}, {"max_id_bytes": 129}, {"max_fields_bytes": 257}):
         changed = base.model_copy(update=change)
         assert worst_message_bytes(changed, changed) > worst_message_bytes(base, base)
+
+
+HUGE = 10**18
+
+
+def _worst(settings: Settings, blocks: int, figures: Figures | None = None) -> int:
+    """Return the size of a message whose every token is a document of its own with the longest id and fields."""
+    figures = figures or Figures()
+    own = settings.for_topic("raw-text")
+    meta = b"m" * own.limits.max_meta_bytes
+    entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
+    others = ["skipped", "function_failed", "tokenizer_failed", "normalized_too_large"]
+    dead = Counter(dict.fromkeys([*REASONS, *others], HUGE))
+    filtered = Counter({f"{n:032}": HUGE for n in range(68)})
+    filtered |= Counter(dict.fromkeys(figures.filtered, HUGE))
+    totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE, figures)
+    tokens = bytes(4 * own.block_tokens * blocks)
+    message = Message(bytes(16), 0, Cursor(0, 0, blocks), bytes(16), bytes(16), totals, tokens, [entry] * blocks)
+    # Kafka adds to a record: batch header (61 bytes), lengths, offset, timestamp, the header's name
+    return len(encode_header(message)) + len(tokens) + 300
+
+
+@pytest.mark.parametrize("sequence_length", [1, 3, 1024])
+@pytest.mark.parametrize(("max_id_bytes", "max_fields_bytes"), [(1, 2), (128, 256), (5000, 5000)])
+def test_the_worst_block_fits(sequence_length: int, max_id_bytes: int, max_fields_bytes: int) -> None:
+    settings = Settings(sequence_length=sequence_length, max_id_bytes=max_id_bytes, max_fields_bytes=max_fields_bytes)
+    assert _worst(settings, 1) <= worst_message_bytes(settings, settings.for_topic("raw-text"))
+
+
+def test_the_worst_message_of_several_blocks_fits() -> None:
+    """Messages are cut before they exceed `message_bytes`, their totals aside."""
+    settings = Settings(message_bytes=3_000_000)
+    size = _worst(settings, 2)
+    assert size <= settings.message_bytes
+    small = Settings(message_bytes=size)
+    assert size + len(Totals().pack()) + 8192 <= worst_message_bytes(small, small.for_topic("raw-text"))
+
+
+@pytest.mark.parametrize("steps", [1, 32])
+def test_figures_of_every_step_and_language_fit(steps: int) -> None:
+    settings = Settings(message_bytes=1, steps=({"name": "length", "min_words": 5},) * steps)
+    amount = Amount(HUGE, HUGE)
+    labels = [f"{number:032}" for number in range(steps)]
+    reasons = {label: {f"{label}.{number:032}": amount for number in range(32)} for label in labels}
+    short = ("normalize", "function", "not_empty", "min_chars", "normalized_length")
+    figures = Figures(
+        [StepFigures(label, amount, amount, reasons.get(label, {}), amount) for label in (*labels, *short)],
+        Counter(dict.fromkeys(range(64), HUGE)),
+        Counter(dict.fromkeys(range(64), HUGE)),
+        {f"language-{number}": amount for number in range(200)},
+    )
+    assert _worst(settings, 1, figures) <= worst_message_bytes(settings, settings.for_topic("raw-text"))

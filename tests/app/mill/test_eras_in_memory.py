@@ -272,7 +272,7 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
 
 
 async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_wiring`)."""
+    """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_run`)."""
     error = RuntimeError("nobody expected it")
 
     async def ask_repeatedly(*_: Any, **__: Any) -> None:

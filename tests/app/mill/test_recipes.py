@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from tests.app.kafka.test_settled_streams import settled
+from tests.app.kafka.test_control_topic import settled
 from tests.app.mill.scripted_partition import World, batch, make_world, resumed, until
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written

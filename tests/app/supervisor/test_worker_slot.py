@@ -1,25 +1,161 @@
-"""A worker's place: when its process counts as dead, how soon the next one comes, and with what it ends for good."""
+"""A worker's place: real processes that are heard and ended, and scripted ones that die, fall silent and come again."""
 
 import asyncio
 import errno
+import os
+import resource
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 import pytest
 
+from tests.marked import until
 from tests.outages import Hands
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
 from tokenmill.app.supervisor.supervisor import Supervisor
 from tokenmill.app.supervisor.worker_slot import Child, WorkerSlot
-from tokenmill.app.telemetry.reporting import STORE_VARIABLE
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, STORE_VARIABLE
+from tokenmill.app.worker.in_flight import RecordsInFlight
 from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, FingerprintError, StoreError, TokenMillError
 
-SETTINGS = Settings()
+SECONDS: Final = 60.0
+"""How long a wait may take: far longer than it should."""
+BEGINNING: Final = f"""
+import json, os, signal, sys, time
+pipe = int(os.environ["{HEARTBEAT_VARIABLE}"])
+def say(**what):
+    os.write(pipe, json.dumps(what).encode() + b"\\n")
+"""
+"""What each script begins with."""
+
+
+def state_of(pid: int) -> str:
+    """Return what the kernel says that a process does: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def start(script: str, log: Path | None = None) -> Child:
+    return await Child.start([sys.executable, "-c", BEGINNING + script], dict(os.environ), log)
+
+
+async def test_all_that_a_process_said_is_heard_when_its_end_is_known() -> None:
+    """Its last words are in the pipe for longer than it lives: here another process writes them after its end."""
+    child = await start("""
+process = os.getpid()
+if os.fork():
+    os._exit(75)
+try:
+    while True:  # until somebody has asked for its exit code
+        os.kill(process, 0)
+        time.sleep(0.01)
+except ProcessLookupError:
+    time.sleep(0.2)
+say(ready=True)
+say(ends="the disk is gone")
+""")
+    assert await child.wait() == 75
+    assert child.words == "the disk is gone"
+    assert child.status == {"ready": True}
+    assert child.beats == 2
+
+
+async def test_a_line_that_is_no_status_is_a_sign_of_life() -> None:
+    """A full pipe may cut a line: what is whole counts, and nothing that is cut ends the listening."""
+    child = await start(r"""os.write(pipe, b'{"ready": tr\n\xff\xfe\n'); say(ready=True, position=3)""")
+    assert await child.wait() == 0
+    assert (child.status, child.beats, child.words) == ({"ready": True, "position": 3}, 3, None)
+
+
+async def test_a_process_that_is_told_to_end_may_end_in_order() -> None:
+    """SIGTERM first, also to one that somebody has stopped: it is woken for that."""
+    child = await start("""
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+say(ready=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+signal.pause()
+""")
+    await asyncio.to_thread(until, lambda: state_of(child.pid) == "T", SECONDS)
+    assert await child.end(grace=60.0) == 7
+
+
+async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
+    child = await start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(ready=True)\nwhile True: signal.pause()")
+    async with asyncio.timeout(SECONDS):
+        while not child.beats:  # noqa: ASYNC110 - a beat wakes nobody but the listener
+            await asyncio.sleep(0.01)
+    assert await child.end(grace=0.05) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+async def test_what_a_dead_process_was_milling_is_known() -> None:
+    """Its notes lie in memory that is ours as well; what it had done is not among them."""
+    child = await start("""
+from tokenmill.app.worker.in_flight import Board, Note
+board = Board.inherited()
+done, at_work = Note("raw", 1, board), Note("raw", 3, board)
+done(1, 9); at_work(8, 12); at_work(10, 12); done.done()
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert await child.wait() == -signal.SIGKILL
+    assert list(child.board.records_in_flight()) == [RecordsInFlight("raw", 3, 10, 12)]
+
+
+async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "mill-1.log"
+    log.write_text("before\n")
+    child = await start("print('out', flush=True)\nprint('err', file=sys.stderr)", log)
+    assert await child.wait() == 0
+    assert log.read_text() == "before\nout\nerr\n"
+
+
+async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothing(tmp_path: Path) -> None:
+    """Whichever step has none left: the error is the system's, nothing stays open, and with enough it starts."""
+    child = await start("say(ready=True)")  # what the event loop opens once is open
+    assert await child.wait() == 0
+    child.board.close()
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors()
+    lowest = next(number for number in range(allowed[0]) if number not in before)  # the next one that is given
+    refused = 0
+    for more in range(40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, allowed[1]))
+        try:
+            child = await start("say(ready=True)", tmp_path / "log")
+        except OSError:
+            refused += 1
+        else:
+            assert await child.wait() == 0
+            child.board.close()
+            break
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        await asyncio.sleep(0)  # a transport closes at the loop's next turn
+        assert descriptors() <= before  # what others left to the collector of garbage may close meanwhile
+    assert child.status == {"ready": True}
+    assert refused > 3
+
+
+async def test_a_start_that_lacks_a_thread_is_the_systems_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has another kind of error for it, which would have ended the supervisor."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with pytest.raises(BlockingIOError, match="can't start new thread"):
+        await start("")
+
+
+def descriptors() -> set[int]:
+    with os.scandir("/proc/self/fd") as found:
+        own = {int(entry.name) for entry in found}
+    return {number for number in own if Path(f"/proc/self/fd/{number}").exists()}
 
 
 @dataclass
@@ -79,31 +215,21 @@ class ScriptedChild:
         return 0
 
 
-@dataclass
 class Script:
     """Lives, one after the other, at one slot; and all that the slot tells of them."""
 
-    lives: list[Life]
-    clock: Hands
-    limits: WatchLimits
-    told: list[tuple[str, float | None]] = field(default_factory=list)
-    """Why each process ended, and the pause before the next."""
-    heard_statuses: list[Mapping[str, Any]] = field(default_factory=list)
-    environments: list[Mapping[str, str]] = field(default_factory=list)
-    children: list[ScriptedChild] = field(default_factory=list)
-    graces: list[float] = field(default_factory=list)
-    noticed: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when a process starts that no life is written for."""
+    def __init__(self, lives: Sequence[Life], limits: WatchLimits) -> None:
+        self.lives, self.clock = list(lives), Hands()
+        self.told = list[tuple[str, float | None]]()
+        """Why each process ended, and the pause before the next."""
+        self.heard_statuses, self.environments = list[Mapping[str, Any]](), list[Mapping[str, str]]()
+        self.children, self.graces = list[ScriptedChild](), list[float]()
+        self.noticed, self.over = asyncio.Event(), asyncio.Event()
+        """A status was heard; a process starts that no life is written for."""
+        listener = cast("Supervisor", self)
+        self.slot = WorkerSlot("mill", "mill-1", listener, settings=Settings(), limits=limits, log=None)
 
-    def __post_init__(self) -> None:
-        self.slot = WorkerSlot(
-            "mill", "mill-1", cast("Supervisor", self), settings=SETTINGS, limits=self.limits, log=None
-        )
-
-    async def start(
-        self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None, _shared: Mapping[str, int]
-    ) -> Child:
+    async def start(self, _command: object, environment: Mapping[str, str], *_: object) -> ScriptedChild:
         self.environments.append(dict(environment))
         if not self.lives:
             self.over.set()
@@ -111,7 +237,7 @@ class Script:
         if life.refused is not None:
             raise life.refused
         self.children.append(ScriptedChild(len(self.children) + 1, life, self))
-        return cast("Child", self.children[-1])
+        return self.children[-1]
 
     def not_started(self, _post: WorkerSlot, reason: str, pause: float) -> None:
         self.told.append((reason, pause))
@@ -148,7 +274,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> StageOf:
     monkeypatch.setattr(post_module, "CONTACT", Hands().contact())  # a broker answers, whatever other tests did
 
     def make(*lives: Life, **limits: float) -> Script:
-        made = Script(list(lives), Hands(), WatchLimits(**limits))
+        made = Script(lives, WatchLimits(**limits))
         monkeypatch.setattr(post_module, "time", made.clock)
         monkeypatch.setattr(Child, "start", made.start)
         return made
@@ -198,28 +324,28 @@ async def test_a_process_that_is_not_ready_yet_gets_more_time(script: StageOf, m
     """It loads a tokenizer; but not for ever."""
     monkeypatch.setattr(post_module, "LOOK_SECONDS", 0.5)
     slot = script(heartbeat=20.0, start=120.0).slot
-    waiting = ScriptedChild(1, Life(), script())
-    ready = ScriptedChild(2, Life(), script())
+    waiting: Any = ScriptedChild(1, Life(), script())
+    ready: Any = ScriptedChild(2, Life(), script())
     ready.beat({"ready": True})
     for child, looks in ((waiting, 240), (ready, 40)):
-        slot.child, slot._silent_looks = cast("Child", child), 0
+        slot.child, slot._silent_looks = child, 0
         for _ in range(looks - 1):
-            slot._hear(cast("Child", child), child.beats)
+            slot._hear(child, child.beats)
         assert child.signals == []
-        slot._hear(cast("Child", child), child.beats)
+        slot._hear(child, child.beats)
         assert child.signals == [signal.SIGKILL]
 
 
 def test_a_ready_process_that_missed_beats_is_shown_as_silent(script: StageOf) -> None:
     slot = script().slot
-    child = ScriptedChild(1, Life(), script())
-    slot.child = cast("Child", child)
+    child: Any = ScriptedChild(1, Life(), script())
+    slot.child = child
     for _ in range(10):
-        slot._hear(cast("Child", child), child.beats)
+        slot._hear(child, child.beats)
     assert slot.state == "starting"
     child.beat({"ready": True})
     for silent, expected in enumerate(["running"] * 4 + ["silent"]):
-        slot._hear(cast("Child", child), child.beats if silent else 0)
+        slot._hear(child, child.beats if silent else 0)
         assert slot.state == expected
 
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from faust.types import TP
@@ -14,7 +15,6 @@ from prometheus_client import generate_latest
 from tests.mills import RECIPE, flush, make_source, text, tombstone
 from tests.outages import Hands
 from tests.scraping import Key, parse, total
-from tokenmill.app.mill.publisher import Publisher
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.telemetry.measuring import (
     STAGES,
@@ -44,25 +44,24 @@ def test_a_fetch_is_divided_among_its_stages() -> None:
     before, hands = spent(), Hands()
     clock = StageClock(hands)
     clock.enter("resume")
-    hands.now += 3
+    hands.turn(3)
     clock.wait()
-    hands.now += 5
+    hands.turn(5)
     clock.look(behind=False)
-    hands.now += 1
+    hands.turn(1)
     clock.look(behind=True)
-    hands.now += 2
+    hands.turn(2)
     clock.enter("other")
-    hands.now += 10
+    hands.turn(10)
     clock.look(behind=True)
     clock.divide({"decode": 2.0, "tokenize": 6.0, "pack": 1.5})
     clock.enter("publish")
-    hands.now += 4
+    hands.turn(4)
     clock.stop()
-    hands.now += 50
+    hands.turn(50)
     clock.enter("idle")
-    hands.now += 50
+    hands.turn(50)
     clock.look(behind=False)
-
     assert grown(before) == {
         "resume": 3, "idle": 5, "fetch": 3, "decode": 2, "tokenize": 6, "pack": 1.5, "other": 0.5, "publish": 4
     }  # fmt: skip
@@ -84,9 +83,6 @@ def test_every_second_is_counted_once(history: list[tuple[Any, float]]) -> None:
         hands.now += seconds
     clock.stop()
     assert abs(sum(grown(before).values()) - (hands.now - 1000)) < 1e-3
-
-
-def test_all_stages_are_known() -> None:
     counted = {sample.labels["stage"] for metric in STAGE_SECONDS.collect() for sample in metric.samples}
     assert counted <= set(STAGES)
 
@@ -115,13 +111,8 @@ def test_a_record_that_nobody_saw_is_as_old_as_the_last_one_or_as_the_end_that_w
     assert lag_age.age(10, 5_000_000) == 2000
     lag_age.level(4_999_000)
     assert lag_age.age(10, 5_000_000) == 1
-
-
-def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
-    """Producers' clocks are not ours."""
-    lag_age = LagAge()
-    lag_age.passed([Record(0, 9_000_000, None, None)])
-    assert lag_age.age(0, 5_000_000) == 0
+    lag_age.passed([Record(11, 9_000_000, None, None)])
+    assert lag_age.age(11, 5_000_000) == 0  # a clock that is behind gives no negative age: producers' are not ours
 
 
 LAG = "tokenmill_consumer_lag_records"
@@ -129,26 +120,13 @@ END = "tokenmill_end_offset"
 AGE = "tokenmill_consumer_lag_seconds"
 
 
-@dataclass
-class Still:
-    where: PartitionProgress
-
-    def progress(self) -> PartitionProgress:
-        return self.where
-
-
-@dataclass
-class Way:
-    durable: Cursor
-    idle: bool = True
-    pending_bytes: int = 0
-
-
-def at(position: int | None, timestamp: int = 0) -> Still:
+def at(position: int | None, timestamp: int = 0, **others: Any) -> Mock:
+    """Return a partition that stands at a position."""
     lag_age = LagAge()
     lag_age.begin(timestamp)
-    state = "running" if position is not None else "resuming"
-    return Still(PartitionProgress(state=state, position=position, lag_age=lag_age, clock=StageClock()))  # type: ignore[arg-type]
+    state: Any = "running" if position is not None else "resuming"
+    where: dict[str, Any] = {"state": state, "position": position, "lag_age": lag_age, "clock": StageClock(), **others}
+    return Mock(progress=lambda: PartitionProgress(**where))
 
 
 def samples() -> Mapping[Key, float]:
@@ -161,12 +139,12 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
     ends = {TP("t", 0): (8, 8), TP("t", 1): (8, 8), TP("t", 3): (9, 9)}
     measure(ours, ends)
     seen = samples()
-    assert {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == LAG} == {
-        "0": 3,
-        "3": 0,
-    }
-    ends_seen = {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == END}
-    assert ends_seen == {"0": 8, "1": 8, "3": 9}  # what producers sent is known before a partition found its place
+
+    def by_partition(metric: str) -> dict[str, float]:
+        return {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == metric}
+
+    assert by_partition(LAG) == {"0": 3, "3": 0}
+    assert by_partition(END) == {"0": 8, "1": 8, "3": 9}  # known before a partition has found its place
     assert 99 < total(seen, AGE, partition="0") < 160
     assert total(seen, AGE, partition="3") == 0
     assert total(seen, "tokenmill_partitions", topic="t", state="running") == 3
@@ -185,8 +163,8 @@ def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
     mill = make_source().mill()
     meter = MillMeter("meter-1")
     meter.resumed(mill.chains, 0)
-    way = Way(Cursor(0, 0, 0))
-    sending = {"train": cast("Publisher", way)}
+    way = Mock(durable=Cursor(0, 0, 0), idle=True, pending_bytes=0)
+    sending: Any = {"train": way}
 
     def durable() -> int | None:
         return meter.progress("running", mill.next_offset, sending).durable
@@ -228,11 +206,8 @@ def test_padding_and_what_rows_truncate_are_counted() -> None:
     meter = MillMeter("meter-3")
     meter.resumed(mill.chains, 0)
     feed(meter, mill, [text(0, "ab"), text(1, "abcdef")])  # rows of four: three tokens and the end of document
-    found = {
-        kind: total(samples(), "tokenmill_packing_tokens_total", topic="meter-3", kind=kind)
-        for kind in ("padding", "left_out")
-    }
-    assert found == {"padding": 1, "left_out": 3}
+    for kind, tokens in {"padding": 1, "left_out": 3}.items():
+        assert total(samples(), "tokenmill_packing_tokens_total", topic="meter-3", kind=kind) == tokens
 
 
 @pytest.mark.parametrize("state", ["running", "resuming"])
@@ -242,12 +217,12 @@ def test_a_partition_that_has_work_and_gets_nowhere_is_named_with_its_stage(stat
     clock = StageClock(hands)
     clock.enter("publish")
     position = 5 if state == "running" else None
-    queued = PartitionProgress(state=state, position=position, queued_bytes=1, lag_age=LagAge(), clock=clock)
+    queued = at(position, queued_bytes=1, lag_age=LagAge(), clock=clock).progress()
     ends = {TP("t", 0): (9, 5)}
 
     def look(progress: PartitionProgress, *, reached: bool = True) -> str | None:
         hands.now += STILL_SECONDS - 1
-        measure({TP("t", 0): Still(progress)}, ends, reached=reached)
+        measure({TP("t", 0): Mock(progress=lambda: progress)}, ends, reached=reached)
         return clock.standstill
 
     assert [look(queued) for _ in range(3)] == [None, None, words := clock.standstill]

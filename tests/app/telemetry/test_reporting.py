@@ -1,4 +1,4 @@
-"""What lone workers tell over HTTP, on a real broker: numbers that are right, and whether they are ready."""
+"""What workers tell, alone and summed up on one page."""
 
 import asyncio
 import json
@@ -6,30 +6,34 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from itertools import count, product
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
 from docs.generators.metrics_page import described
+from tests.app.kafka.test_control_topic import settled
 from tests.commands import command
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
 from tests.marked import until
 from tests.registry_servers import small_registry
-from tests.scraping import Key, ask, free_port, scrape, total
+from tests.scraping import Key, ask, free_port, page_of, parse, rising, scrape, total
 from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.cli import create_cli
 from tokenmill.app.kafka.clients import producer
-from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import reporting
 from tokenmill.app.telemetry.measuring import STAGES
-from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, WorkerReporter
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE, Fleet, Sample, WorkerReporter, taken
+from tokenmill.app.telemetry.worker_metrics import COMMIT_SECONDS, STEP_RESULTS, WORKER, mill_at_zero, steps_at_zero
 from tokenmill.errors import RegistryError, StrayError
 
 SECONDS = 60.0
@@ -45,9 +49,8 @@ async def test_a_worker_that_has_nothing_to_tell_measures_at_every_fifth_beat(mo
     monkeypatch.setattr(reporting, "QUIET_SECONDS", 0.001)
     monkeypatch.setattr(reporting, "INTERVAL_SECONDS", 0.001)
     turns = count()
-    reporter = WorkerReporter(
-        "mill", Settings(), status=lambda: {"changes": next(turns) // 12}, measure=lambda: None, not_ready=lambda: None
-    )
+    status, nothing = (lambda: {"changes": next(turns) // 12}), (lambda: None)
+    reporter = WorkerReporter("mill", Settings(), status=status, measure=nothing, not_ready=nothing)
     reporter.start()
     with os.fdopen(ours) as lines:
         told = [json.loads(await asyncio.to_thread(lines.readline)) for _ in range(24)]
@@ -57,15 +60,10 @@ async def test_a_worker_that_has_nothing_to_tell_measures_at_every_fifth_beat(mo
     assert [number for number, beat in enumerate(told) if "metrics" in beat] == [0, 5, 10, 12, 17, 22]
 
 
-class Lone:
-    def __init__(self, role: str, settings: Settings, log: Path) -> None:
-        self.port = free_port()
-        own = settings.model_copy(update={"metrics_port": self.port})
-        self.process = command([role], log, own.environment())
+class Lone(NamedTuple):
+    """A worker without a supervisor."""
 
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    port: int
 
     @property
     def samples(self) -> Mapping[Key, float]:
@@ -74,11 +72,13 @@ class Lone:
 
 @contextmanager
 def lone(role: str, settings: Settings, directory: Path) -> Iterator[Lone]:
-    worker = Lone(role, settings, directory / f"{role}.log")
+    worker = Lone(free_port())
+    own = settings.model_copy(update={"metrics_port": worker.port})
+    process = command([role], directory / f"{role}.log", own.environment())
     try:
         yield worker
     finally:
-        worker.end()
+        process.kill()
 
 
 def send_written(settings: Settings, values: list[bytes | None], seconds_ago: float) -> None:
@@ -130,12 +130,8 @@ def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_
     assert HOUR <= total(waits, "tokenmill_durable_lag_seconds", topic=topic) < HOUR + 2 * SECONDS
     exported = {name for name, _ in milled.keys() | stored.keys()}
     every = {name for metric in described() for name in metric.sample_names}
-    elsewhere = (
-        "tokenmill_mirror_",
-        "tokenmill_step_",
-        "tokenmill_certificate_",
-        "tokenmill_produced_",
-    )  # no steps beyond the short forms, no TLS, no producer
+    # no steps beyond the short forms, no TLS, no producer
+    elsewhere = tuple(f"tokenmill_{what}_" for what in ("mirror", "step", "certificate", "produced"))
     assert exported == {name for name in every if not name.startswith(elsewhere)} - OF_SUPERVISORS
     check_the_mill(milled, topic, stream, blocks)
     check_the_store(stored, stream)
@@ -233,9 +229,7 @@ def status_tells(worker: Lone, words: str) -> bool:
 @pytest.mark.slow
 def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings, tmp_path: Path) -> None:
     """What only a person can mend is a number and a line in the log; a restart by a health check would not help."""
-    plan = plan_topic(settings, settings.raw_topics[0])
-    for stream, recipe in plan.recipes.items():
-        in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))  # noqa: B023 - called at once
+    settled(settings)
     (damaged,) = settings.streams()
     send(settings, [Raw(b"no message of blocks")], topic=damaged.tokens_topic)
     with lone("segment", settings, tmp_path) as segment:
@@ -316,3 +310,83 @@ def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
             assert total(samples, "tokenmill_broker_up") == 0
             assert abs(total(samples, "tokenmill_broker_last_answer_timestamp_seconds") - killed) < 5
             assert {name for name, _ in samples if "_lag_" in name} == set()
+
+
+RECORDS = "tokenmill_records_consumed_total"
+LAG = "tokenmill_consumer_lag_records"
+BUCKET = "tokenmill_commit_duration_seconds_bucket"
+
+
+def said(records: int, lag: int = 0) -> list[Sample]:
+    return [
+        (RECORDS, {"topic": "t"}, records),
+        (BUCKET, {"le": "0.001"}, records),
+        (LAG, {"topic": "t", "partition": "0"}, lag),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["mill-1", "mill-2"]), st.sampled_from(["works", "ends", "anew"]), st.integers(0, 9))
+    )
+)
+def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[str, str, int]]) -> None:
+    fleet = Fleet()
+    counts, totals, pids = ({"mill-1": first, "mill-2": first} for first in (0, 0, 1))
+    before: dict[Key, float] = {}
+    for worker, what, number in history:
+        if what == "ends":
+            fleet.ended(worker)
+        if what != "works":
+            pids[worker] += 1
+            counts[worker] = 0
+        if what != "ends":
+            counts[worker] += number
+            totals[worker] += number
+            fleet.heard(worker, pids[worker], said(counts[worker]))
+        now = page_of(fleet)
+        assert fleet.counts().get("records", 0) == sum(totals.values())
+        assert {w: fleet.counts(w).get("records", 0) for w in counts} == counts
+        for name in (RECORDS, BUCKET):
+            assert {w: total(now, name, worker=w) for w in totals} == totals
+        assert all(now.get(key, -1.0) >= value for key, value in rising(before).items())
+        before = now
+
+
+def test_gauges_are_those_of_living_processes() -> None:
+    """A lag that a dead worker measured is nobody's; a second worker's is its own."""
+    fleet = Fleet()
+    fleet.heard("mill-1", 1, said(5, lag=7))
+    fleet.heard("mill-2", 2, said(1, lag=3))
+    assert total(page_of(fleet), LAG, worker="mill-1") == 7
+    fleet.ended("mill-1")
+    assert {dict(labels)["worker"] for name, labels in page_of(fleet) if name == LAG} == {"mill-2"}
+    fleet.heard("mill-1", 3, said(1, lag=2))
+    assert total(page_of(fleet), LAG, worker="mill-1") == 2
+    assert total(page_of(fleet), RECORDS, worker="mill-1") == 6
+
+
+def test_a_worker_s_own_metrics_arrive_whole() -> None:
+    """What a registry holds is the same after it has travelled as JSON, but for the label and the moment of making."""
+    COMMIT_SECONDS.observe(0.003)
+    fleet = Fleet()
+    fleet.heard("segment", 1, json.loads(json.dumps(taken(WORKER))))
+    mine = parse(generate_latest(WORKER).decode())
+    expected = {
+        (name, tuple(sorted({**dict(labels), "worker": "segment"}.items()))): value
+        for (name, labels), value in mine.items()
+        if not name.endswith("_created")
+    }
+    assert page_of(fleet) == expected
+    assert total(expected, "tokenmill_commit_duration_seconds_bucket", le="+Inf") >= 1
+
+
+def test_a_mill_shows_each_step_of_its_streams_at_zero() -> None:
+    """A counter that appears with its first document has no rate for it."""
+    mill_at_zero(streams := Settings(raw_topics=("at-zero",), splits={"train": 900, "dev": 100}).streams())
+    steps_at_zero(streams, ("regex", "regex_2"))
+    names = ("tokenmill_step_documents_total", "tokenmill_step_text_bytes_total")
+    for name, split, step, result in product(names, ("train", "dev"), ("regex", "regex_2"), STEP_RESULTS):
+        place = {"topic": "at-zero", "split": split, "step": step, "result": result}
+        assert WORKER.get_sample_value(name, place) == 0
+    assert len(STEP_RESULTS) == 3

@@ -1,4 +1,4 @@
-"""The pages over HTTP, and who may ask for them."""
+"""The pages over HTTP, who may ask for them, and the question of container engines."""
 
 import base64
 import hashlib
@@ -7,6 +7,8 @@ import json
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -41,9 +43,7 @@ from tokenmill.app.telemetry.server import (
 from tokenmill.app.telemetry.status_document import VERSION, stopped_words
 from tokenmill.app.tools.produce.sending import Acknowledged, Summary
 from tokenmill.errors import InputError, TokenMillError
-from tokenmill.page_server import HANDSHAKE_SECONDS, Page
-
-TOKEN = "s3cret-t0ken"  # noqa: S105 - as it says
+from tokenmill.page_server import HANDSHAKE_SECONDS, Page, PageServer
 
 
 @pytest.fixture
@@ -58,48 +58,44 @@ def clock() -> Hands:
 
 @pytest.fixture
 def probes(port: int, clock: Hands) -> Iterator[Probes]:
-    probes = Probes(clock)
-    fleet = Fleet()
+    probes, fleet = Probes(clock), Fleet()
     fleet.heard("mill", 1, [("tokenmill_records_consumed_total", {"topic": "t"}, 3.0)])
     with serving(Settings(metrics_port=port), [fleet], probes, dict):
         yield probes
 
 
-def test_ready_is_what_the_event_loop_said_last(port: int, probes: Probes) -> None:
+def test_ready_is_what_the_event_loop_said_last_and_one_that_stands_still_is_unhealthy(
+    port: int, clock: Hands, probes: Probes
+) -> None:
+    """The server answers in a thread of its own; when the loop turns again, all is well."""
     assert ask(port, "/readyz") == (503, "the process has just started\n")
     probes.turn(None)
     assert ask(port, "/readyz") == (200, "ok\n")
     probes.turn("no broker is connected")
     assert ask(port, "/readyz") == (503, "no broker is connected\n")
     assert ask(port, "/healthz") == (200, "ok\n")
+    probes.turn(None)
+    clock.turn(STALLED_SECONDS + 1)
+    assert ask(port, "/healthz") == (503, "the event loop has stood still for 21 s\n")
+    assert ask(port, "/readyz").code == 503
+    probes.turn(None)
+    assert ask(port, "/healthz").code == ask(port, "/readyz").code == 200
 
 
 def test_a_halted_partition_makes_the_strict_probe_unready_and_no_other(port: int, probes: Probes) -> None:
     """It is named, with a few words; a long list is cut. What is not ready at all goes first."""
-    probes.turn(
-        None, stopped_words({"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"}, {})
-    )
+    halted = {"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"}
+    probes.turn(None, stopped_words(halted, {}))
     assert ask(port, "/readyz") == ask(port, "/healthz") == (200, "ok\n")
     words = "halted: raw-text/3 (blocks are missing), eras of raw-text.train (two messages differ)\n"
     assert ask(port, "/readyz?strict") == ask(port, "/readyz?strict=1") == (503, words)
     probes.turn("not ready: mill-2", "halted: raw-text/3 (blocks are missing)")
     assert ask(port, "/readyz?strict") == (503, "not ready: mill-2\n")
-    probes.turn(
-        None, stopped_words(dict.fromkeys((f"raw-text/{number}" for number in range(1000)), "blocks are missing"), {})
-    )
+    many = dict.fromkeys((f"raw-text/{number}" for number in range(1000)), "blocks are missing")
+    probes.turn(None, stopped_words(many, {}))
     assert ask(port, "/readyz?strict").text.endswith("raw-text/9 (blocks are missing), 990 more\n")
     probes.turn(None)
     assert ask(port, "/readyz?strict") == (200, "ok\n")
-
-
-def test_the_status_is_json(port: int) -> None:
-    told = {"halted": {}, "at": 1.5}
-    with serving(Settings(metrics_port=port), [], Probes(), lambda: told):
-        for number in range(2):
-            told["at"] = number
-            assert json.loads(ask(port, "/api/status").text) == told
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/status", timeout=10) as answer:
-            assert (answer.headers["Content-Type"], answer.headers["Cache-Control"]) == ("application/json", "no-store")
 
 
 def request(port: int, path: str, **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
@@ -111,12 +107,15 @@ def request(port: int, path: str, **headers: str) -> tuple[int, bytes, http.clie
     return found
 
 
-def test_who_has_the_status_gets_a_few_bytes_until_it_changes(port: int) -> None:
+def test_the_status_is_json_of_which_who_has_it_gets_a_few_bytes_until_it_changes(port: int) -> None:
     """The moment of its making is no change."""
     known: dict[str, Any] = {"at": 1.5, "halted": {}}
     with serving(Settings(metrics_port=port), [], Probes(), lambda: known):
-        tag = request(port, "/api/status")[2]["ETag"]
-        known["at"] = 2.5
+        for known["at"] in (1.5, 2):
+            _, body, headers = request(port, "/api/status")
+            assert json.loads(body) == known
+        assert (headers["Content-Type"], headers["Cache-Control"]) == ("application/json", "no-store")
+        tag, known["at"] = headers["ETag"], 2.5
         code, body, headers = request(port, "/api/status", If_None_Match=tag, Accept_Encoding="gzip")
         assert (code, body, headers["ETag"]) == (304, b"", tag)
         assert len(bytes(headers)) < 500
@@ -131,13 +130,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, authority = tmp_path_factory.mktemp("tls"), trustme.CA()
     ours, other = authority.issue_cert("mill.example"), authority.issue_cert("mill.example")
     made = {
-        "key": ours.private_key_pem,
-        "other_key": other.private_key_pem,
-        "authority": authority.cert_pem,
-        "stranger": trustme.CA().cert_pem,
-        "certificate": ours.cert_chain_pems[0],
-        "both": ours.private_key_and_cert_chain_pem,
-    }
+        "key": ours.private_key_pem, "other_key": other.private_key_pem, "certificate": ours.cert_chain_pems[0],
+        "both": ours.private_key_and_cert_chain_pem, "authority": authority.cert_pem, "stranger": trustme.CA().cert_pem,
+    }  # fmt: skip
     for name, pem in made.items():
         pem.write_to_path(folder / name)
     return {name: folder / name for name in made}
@@ -221,15 +216,11 @@ def test_the_page_may_load_nothing_and_be_in_no_frame(port: int) -> None:
 
 
 def test_who_lacks_the_token_sees_probes_and_an_empty_page(port: int) -> None:
-    token, closed = TOKEN, ("/metrics", "/api/status", "/api/settings")
-    with serving(Settings(metrics_port=port, http_token=token), [], Probes(), dict):  # type: ignore[arg-type]
-        for wrong in (
-            {},
-            {"Authorization": "Bearer"},
-            {"Authorization": f"Basic {token}"},
-            {"Authorization": "Bearer ü"},
-        ):
-            assert {request(port, path, **wrong)[0] for path in closed} == {401}
+    token, closed = "s3cret-t0ken", ("/metrics", "/api/status", "/api/settings")
+    with serving(Settings(metrics_port=port, http_token=SecretStr(token)), [], Probes(), dict):
+        for wrong in (None, "Bearer", f"Basic {token}", "Bearer ü"):
+            headers = {"Authorization": wrong} if wrong else {}
+            assert {request(port, path, **headers)[0] for path in closed} == {401}
         answers = {path: request(port, path, Authorization=f"Bearer {token}") for path in closed}
         assert {code for code, _, _ in answers.values()} == {200}
         assert token.encode() not in b"".join(body for _, body, _ in answers.values())
@@ -238,7 +229,7 @@ def test_who_lacks_the_token_sees_probes_and_an_empty_page(port: int) -> None:
 
 
 def test_settings_in_force_come_with_their_origins(port: int) -> None:
-    settings = Settings(metrics_port=port, group="g", http_token=TOKEN)  # type: ignore[arg-type]
+    settings = Settings(metrics_port=port, group="g", http_token=SecretStr("s3cret-t0ken"))
     told = in_force(settings, {"group": "TOKENMILL_GROUP", "http_token": "tokenmill.toml"})
     assert told["settings"]["group"] == {"value": "g", "from": "TOKENMILL_GROUP"}
     assert told["settings"]["http_token"] == {"value": "**********", "from": "tokenmill.toml"}
@@ -248,11 +239,9 @@ def test_settings_in_force_come_with_their_origins(port: int) -> None:
 
 
 def test_requests_are_answered_at_a_bounded_rate(clock: Hands) -> None:
-    token = SecretStr("t")
-    page = Asked(token, clock).only(lambda _: Page(b"ok"))
-    known, unknown = (
-        make_mocked_request("GET", "/", headers={"Authorization": f"Bearer {word}"}) for word in ("t", "u")
-    )
+    page = Asked(SecretStr("t"), clock).only(lambda _: Page(b"ok"))
+    headers = ({"Authorization": f"Bearer {word}"} for word in "tu")
+    known, unknown = (make_mocked_request("GET", "/", headers=each) for each in headers)
 
     def codes(count: int, request: Request) -> Counter[int]:
         return Counter(page(request).status for _ in range(count))
@@ -261,16 +250,6 @@ def test_requests_are_answered_at_a_bounded_rate(clock: Hands) -> None:
     assert codes(1000, known) == {200: AT_ONCE, 429: 1000 - AT_ONCE}
     clock.now += 2
     assert codes(1000, known) == {200: 2 * A_SECOND, 429: 1000 - 2 * A_SECOND}
-
-
-def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Hands, probes: Probes) -> None:
-    """The server answers in a thread of its own; when the loop turns again, all is well."""
-    probes.turn(None)
-    clock.now += STALLED_SECONDS + 1
-    assert ask(port, "/healthz") == (503, "the event loop has stood still for 21 s\n")
-    assert ask(port, "/readyz").code == 503
-    probes.turn(None)
-    assert ask(port, "/healthz").code == ask(port, "/readyz").code == 200
 
 
 def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -> None:
@@ -293,7 +272,8 @@ def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
     assert "metrics_port" in logs[0]["event"]
 
 
-def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
+def test_the_port_of_metrics_host_is_served_until_the_end_and_port_0_is_none(port: int) -> None:
+    """127.0.0.2 is loopback as well, and another address."""
     with structlog.testing.capture_logs() as logs, serving(Settings(metrics_port=0), [], Probes(), dict):
         pass
     assert logs == []
@@ -301,10 +281,6 @@ def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
         with serving(Settings(metrics_port=port), [], Probes(), dict):
             assert ask(port, "/healthz").code == 200
         assert ask(port, "/healthz").code == 0
-
-
-def test_the_address_of_metrics_host_serves_and_no_other(port: int) -> None:
-    """127.0.0.2 is loopback as well, and another address."""
     with serving(Settings(metrics_port=port, metrics_host="127.0.0.2"), [], Probes(), dict):
         with urllib.request.urlopen(f"http://127.0.0.2:{port}/healthz", timeout=10) as answer:
             assert answer.status == 200
@@ -326,8 +302,10 @@ def test_the_page_advises_by_reasons_and_commands_that_there_are(port: int) -> N
     assert {word.replace(" --schema-id", "") for word in words} <= DECLARED.keys()
 
 
-def test_a_run_serves_its_figures_while_it_lasts() -> None:
-    port, begun = free_port(), list[Summary]()
+def test_a_run_serves_its_figures_while_it_lasts_to_who_has_the_token(port: int) -> None:
+    begun = list[Summary]()
+    with run_served(Settings(http_token=SecretStr("t")), port, lambda: None):
+        assert ask(port, "/metrics").code == 401
     with run_served(Settings(), port, lambda: begun[0] if begun else None):
         assert total(parse(ask(port, "/metrics").text), "tokenmill_produced_documents_total") == 0
         begun.append(Summary("t", {0: Acknowledged(3, 30), 1: Acknowledged(4, 50)}, refused=2, bytes_read=99))
@@ -341,14 +319,7 @@ def test_a_run_serves_its_figures_while_it_lasts() -> None:
     socket.create_server(("127.0.0.1", port)).close()  # the address is free
 
 
-def test_they_are_for_who_has_the_token() -> None:
-    port = free_port()
-    with run_served(Settings(http_token=SecretStr("t")), port, lambda: None):
-        assert ask(port, "/metrics").code == 401
-
-
-def test_a_port_that_is_taken_ends_the_command_and_port_0_serves_nothing() -> None:
-    port = free_port()
+def test_a_port_that_is_taken_ends_the_command_and_port_0_serves_nothing(port: int) -> None:
     with (
         run_served(Settings(), port, lambda: None),
         pytest.raises(InputError, match="give another --metrics-port"),
@@ -357,3 +328,35 @@ def test_a_port_that_is_taken_ends_the_command_and_port_0_serves_nothing() -> No
         pytest.fail("it serves")
     with run_served(Settings(metrics_host="no such host"), None, lambda: None):
         pass
+
+
+def asked(port: int, **variables: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "tokenmill.app.telemetry.health"]
+    environment = {"TOKENMILL_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1", **variables}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(200, 0), (503, 1), (None, 1)])
+@pytest.mark.slow
+def test_the_exit_code_is_the_services_own_answer(code: int | None, exit_code: int) -> None:
+    """What it says is passed on; a proxy in the environment has no say. Where nobody is there it is not well."""
+    server = PageServer("127.0.0.1", 0, {"/healthz": lambda _: Page(b"mill-1 is silent", code or 0)})
+    server.start()
+    left, words = asked(server.port if code else 1)
+    server.stop()
+    assert left == exit_code
+    assert ("mill-1 is silent" if code else "http://127.0.0.1:1/healthz does not answer") in words
+
+
+@pytest.mark.slow
+def test_a_service_with_tls_is_asked_by_https(tmp_path: Path) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for path in (ours, other):
+        trustme.CA().issue_cert("mill.example").private_key_and_cert_chain_pem.write_to_path(path)
+    settings, probes = Settings(metrics_port=free_port(), http_tls_certificate=ours), Probes()
+    with serving(settings, [], probes, dict):
+        found = [asked(settings.metrics_port, TOKENMILL_HTTP_TLS_CERTIFICATE=str(path)) for path in (ours, other)]
+    assert found[0] == (0, "ok\n")
+    assert found[1][0] == 1
+    assert "certificate verify failed" in found[1][1]

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from tokenmill.errors import DamagedError
 from tokenmill.store import streams_in
 from tokenmill.store.layout import partition_directory
 
-TEXTS = ["<script>alert(1)</script>\u202e", *("a" * 40 for _ in range(9)), "b" * 100]
-
 
 def looked(look: StoreLook, *, texts: bool = True) -> Mapping[str, Any]:
     look.document(texts=texts)
@@ -39,16 +37,20 @@ def stream_of(path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    store_of(tmp_path / "store", TEXTS)
+    store_of(tmp_path / "store", ["<script>alert(1)</script>\u202e", *["a" * 40] * 9, "b" * 100])
     return tmp_path / "store"
 
 
-def test_the_newest_block_is_shown_by_its_documents(store: Path) -> None:
+def test_the_newest_block_is_shown_by_its_documents_which_are_counted_by_length(store: Path) -> None:
     """Together they are the block's text; a document that began in an earlier block says so."""
     newest = stream_of(store)["newest"]
     assert (newest["partition"], newest["tokens"], newest["shown"]) == (0, 64, 64)
     assert [piece["position"] > 0 for piece in newest["pieces"]] == [True] + [False] * (len(newest["pieces"]) - 1)
     assert set("".join(piece["text"] for piece in newest["pieces"])) <= {"a", "b", "\n", "\0", "\ufffd"}
+    assert stream_of(store)["lengths"] == [
+        (16, 1),
+        (32, 9),
+    ]  # of documents; the last one, which may go on, is not counted
 
 
 def test_a_long_block_is_cut(tmp_path: Path) -> None:
@@ -56,10 +58,6 @@ def test_a_long_block_is_cut(tmp_path: Path) -> None:
     newest = stream_of(tmp_path)["newest"]
     assert (newest["tokens"], newest["shown"]) == (4096, SHOWN_TOKENS)
     assert SHOWN_TOKENS - 20 <= sum(len(piece["text"]) for piece in newest["pieces"]) <= SHOWN_TOKENS
-
-
-def test_documents_are_counted_by_their_length(store: Path) -> None:
-    assert stream_of(store)["lengths"] == [(16, 1), (32, 9)]
 
 
 def test_damage_and_a_store_that_is_not_there_are_told(store: Path, tmp_path: Path) -> None:
@@ -96,20 +94,14 @@ def test_texts_are_read_only_where_somebody_asked_for_them(store: Path) -> None:
     assert looked(look)["streams"][STREAM].keys() == {"lengths", "newest"}
 
 
-@pytest.fixture
-def trainer() -> Iterator[int]:
-    registry = CollectorRegistry()
+def test_trainers_are_asked_where_the_settings_name_them(tmp_path: Path) -> None:
+    registry, labels = CollectorRegistry(), ["stream", "rank"]
     for name, value in {"step": 12, "behind_eras": 2, "mixture_share": 1, "tokens_total": float("nan")}.items():
-        labels = ["stream", "rank"]
         Gauge(f"tokenmill_trainer_{name}", name, labels, registry=registry).labels(STREAM, "<b>").set(value)
     server = serve_metrics(free_port(), registry=registry)
-    yield server.port
-    server.stop()
-
-
-def test_trainers_are_asked_where_the_settings_name_them(tmp_path: Path, trainer: int) -> None:
-    at, gone = f"127.0.0.1:{trainer}", f"127.0.0.1:{free_port()}"
+    at, gone = f"127.0.0.1:{server.port}", f"127.0.0.1:{free_port()}"
     rows = looked(StoreLook(Settings(store=tmp_path, trainers=f"{at},{gone}")))["trainers"]  # type: ignore[arg-type]
+    server.stop()
     assert rows == [
         {"at": at, "labels": {"stream": STREAM, "rank": "<b>"}, "step": 12.0, "behind_eras": 2.0},
         {"at": gone, "labels": {}, "error": "says nothing of a trainer"},

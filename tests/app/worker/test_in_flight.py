@@ -8,17 +8,15 @@ import pytest
 from tokenmill.app.worker import in_flight
 from tokenmill.app.worker.in_flight import KEPT_DEATHS, Board, Deaths, Note, RecordsInFlight, deadly, nameless_file
 
-LONGEST_TOPIC = "t" * 249
-
 
 def test_every_topic_fits_and_slots_are_used_again() -> None:
     """Kafka's longest name; a partition that was given up gives its slot to another; without one nothing is noted."""
     with Board.file() as file:
         board = Board(file.fileno())
     for number in range(1000):
-        note = Note(LONGEST_TOPIC, number, board)
+        note = Note("t" * 249, number, board)
         note(2**62, 2**62 + 1)
-        assert board.records_in_flight() == [RecordsInFlight(LONGEST_TOPIC, number, 2**62, 2**62 + 1)]
+        assert board.records_in_flight() == [RecordsInFlight("t" * 249, number, 2**62, 2**62 + 1)]
         note.done()
         note.close()
     hanging = [Note("raw", number, board) for number in range(300)]
@@ -27,7 +25,7 @@ def test_every_topic_fits_and_slots_are_used_again() -> None:
     assert len(board.records_in_flight()) == 256
 
 
-def test_a_note_hangs_where_it_does_not_change() -> None:
+def test_a_note_hangs_where_it_does_not_change_and_names_the_command() -> None:
     note = Note("raw", 0, Board())
     assert note.hanging(0) is None
     note(4, 8)
@@ -35,9 +33,6 @@ def test_a_note_hangs_where_it_does_not_change() -> None:
     assert note.hanging(3600) is None
     note.done()
     assert note.hanging(0) is None
-
-
-def test_the_command_is_named() -> None:
     assert str(RecordsInFlight("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
     assert str(RecordsInFlight("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
 
@@ -56,7 +51,6 @@ def test_slot_of_a_partition_that_is_given_up_is_free_when_its_records_are_done(
 
 
 Spans = list[tuple[int, int]]
-
 RANGE, NEAR, ONE, OTHER = (0, 40), (10, 50), (20, 20), (21, 21)
 DEATHS: dict[str, tuple[Spans, list[int], tuple[int, int] | None]] = {
     "nobody died": ([], [], None),

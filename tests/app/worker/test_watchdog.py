@@ -1,8 +1,10 @@
-"""Faults that only a new start mends: partitions without an owner, and owners that stand still."""
+"""Who is at fault for a partition that stands still, and what the brokers say of it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +14,16 @@ from aiokafka.consumer.fetcher import READ_COMMITTED, READ_UNCOMMITTED
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
+from tests.app.broken import ENTRY, PATIENCE, VARIABLE
+from tests.conftest import TopicFactory
 from tests.outages import Hands
+from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka.clients import OPEN_SECONDS
 from tokenmill.app.kafka.topics import needed_topics
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker import watchdog as cluster_module
+from tokenmill.app.worker import watchdog as module
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.app.worker.watchdog import COUNT_SECONDS, Cluster, PartitionsSeen, Watchdog, WatchLimits
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)
@@ -31,32 +38,27 @@ def seen(
     return PartitionsSeen(ends, dict.fromkeys(said, "mill-1"), said, elsewhere)
 
 
-def faults(
-    watchdog: Watchdog, seconds: int, view: PartitionsSeen, ready: tuple[str, ...] = READY
-) -> list[tuple[int, str]]:
-    found = []
+VIEWS: dict[str, tuple[int, PartitionsSeen, tuple[str, ...], list[tuple[int, str]]]] = {
+    "nobody owns it": (65, seen({"t/0": 0}), READY, [(31, "mill-1 mill-2"), (63, "mill-1 mill-2")]),
+    "workers of another host own it": (100, seen({"t/0": 5}, elsewhere=frozenset({"t/0"})), READY, []),
+    "no worker is ready": (100, seen({"t/0": 5}), (), []),
+    "its owner stands still": (100, seen({"t/0": 9}, p0={"position": 5, "end": 9}), READY, [(61, "mill-1")]),
+    "its owner resumes": (700, seen({"t/0": 9}, p0={"position": 0, "end": None}), READY, [(601, "mill-1")]),
+}
+"""How a partition stands for so many seconds, who is ready, and when who is at fault.
+
+That nobody owns it is a fault of all: the group itself is broken. Workers that start have another way of being found at
+fault. Who resumes may have to read a whole token partition, but a resume can hang as well.
+"""
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_who_is_at_fault_for_a_partition_that_stands_still(case: str) -> None:
+    seconds, view, ready, expected = VIEWS[case]
+    watchdog, found = Watchdog(LIMITS), []
     for now in range(seconds):
         found += [(now, " ".join(fault.workers)) for fault in watchdog.look(now, view, ready)]
-    return found
-
-
-def test_a_partition_that_nobody_owns_is_a_fault_of_all() -> None:
-    """The group itself is broken (an empty assignment); after a fault the time begins anew."""
-    assert faults(Watchdog(LIMITS), 65, seen({"t/0": 0})) == [(31, "mill-1 mill-2"), (63, "mill-1 mill-2")]
-
-
-def test_partitions_that_others_own_are_theirs() -> None:
-    """Workers of another host may share the group."""
-    assert faults(Watchdog(LIMITS), 100, seen({"t/0": 5}, elsewhere=frozenset({"t/0"}))) == []
-
-
-def test_nobody_is_blamed_while_no_worker_is_ready() -> None:
-    """A worker that starts, or waits to be started, has its own way of being found at fault."""
-    assert faults(Watchdog(LIMITS), 100, seen({"t/0": 5}), ready=()) == []
-
-
-def test_an_owner_that_stands_still_is_a_fault() -> None:
-    assert faults(Watchdog(LIMITS), 100, seen({"t/0": 9}, p0={"position": 5, "end": 9})) == [(61, "mill-1")]
+    assert found == expected
 
 
 def test_progress_waiting_and_halts_are_no_faults() -> None:
@@ -70,11 +72,6 @@ def test_progress_waiting_and_halts_are_no_faults() -> None:
         assert watchdog.look(now, view, READY) == []
 
 
-def test_a_partition_that_resumes_gets_more_time() -> None:
-    """It may have to read a whole token partition; not for ever, for a resume can hang as well."""
-    assert faults(Watchdog(LIMITS), 700, seen({"t/0": 9}, p0={"position": 0, "end": None})) == [(601, "mill-1")]
-
-
 def test_nobody_is_blamed_for_the_time_of_an_outage() -> None:
     """While no broker answers there are no ends; a partition that stood still in it is given its time anew."""
     watchdog = Watchdog(LIMITS)
@@ -84,20 +81,22 @@ def test_nobody_is_blamed_for_the_time_of_an_outage() -> None:
     assert watchdog.look(262, seen({"t/0": 9}, p0=still), READY)
 
 
-@pytest.mark.parametrize("between", ["waiting", "halted", "at the end", "without an owner", "another's"])
+STILL = seen({"t/0": 9}, p0={"position": 5, "end": 9})
+BETWEEN = {
+    "waiting": seen({"t/0": 9}, p0={"position": 5, "end": 9, "waiting": "for what"}),
+    "halted": seen({"t/0": 9}, p0={"position": 5, "end": 9, "halted": "why"}),
+    "at the end": seen({"t/0": 5}, p0={"position": 5, "end": 5}),
+    "without an owner": seen({"t/0": 9}),
+    "another's": replace(STILL, owners={"t/0": "mill-2"}),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
 def test_time_begins_anew_after_anything_but_standing_still(between: str) -> None:
     watchdog = Watchdog(LIMITS)
-    still = seen({"t/0": 9}, p0={"position": 5, "end": 9})
-    other = {
-        "waiting": seen({"t/0": 9}, p0={"position": 5, "end": 9, "waiting": "for what"}),
-        "halted": seen({"t/0": 9}, p0={"position": 5, "end": 9, "halted": "why"}),
-        "at the end": seen({"t/0": 5}, p0={"position": 5, "end": 5}),
-        "without an owner": seen({"t/0": 9}),
-        "another's": PartitionsSeen({"t/0": 9}, {"t/0": "mill-2"}, still.partitions, frozenset()),
-    }[between]
     for now in range(131):
-        assert watchdog.look(now, other if 50 <= now < 70 else still, READY) == []
-    assert [fault.workers for fault in watchdog.look(131, still, READY)] == [("mill-1",)]
+        assert watchdog.look(now, BETWEEN[between] if 50 <= now < 70 else STILL, READY) == []
+    assert [fault.workers for fault in watchdog.look(131, STILL, READY)] == [("mill-1",)]
 
 
 SETTINGS = Settings()
@@ -132,7 +131,7 @@ Ask = Callable[[Brokers], Any]
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     hands = Hands()
-    monkeypatch.setattr(cluster_module, "CONTACT", hands.contact())
+    monkeypatch.setattr(module, "CONTACT", hands.contact())
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: hands)
     return hands
 
@@ -145,7 +144,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
     async def ask_repeatedly(_settings: Settings, ask: Ask, *_: Any) -> None:
         asked.append(ask)
 
-    monkeypatch.setattr(cluster_module, "ask_repeatedly", ask_repeatedly)
+    monkeypatch.setattr(module, "ask_repeatedly", ask_repeatedly)
     return asked
 
 
@@ -205,7 +204,7 @@ async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
         asked.extend([first] if first else [])
         return dict.fromkeys(first, 17.0)
 
-    monkeypatch.setattr(cluster_module, "begun", begun)
+    monkeypatch.setattr(module, "begun", begun)
     cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
     await cluster.watch()
     brokers.open = {TopicPartition("raw", 1): 4}
@@ -216,7 +215,7 @@ async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
         hands.turn(OPEN_SECONDS)
         brokers.ends["raw"][1] += 1
         await looks[0](brokers)
-        monkeypatch.setattr(cluster_module, "CONTACT", hands.contact())
+        monkeypatch.setattr(module, "CONTACT", hands.contact())
     assert cluster.open_since == {"raw/1": 17.0}
     assert asked == [{TopicPartition("raw", 1): 4}]
     brokers.open = {TopicPartition("raw", 1): 7}  # it has ended, and another is open
@@ -254,7 +253,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     async def admin(_settings: Settings) -> AsyncIterator[Any]:
         yield SimpleNamespace(describe_consumer_groups=describe)
 
-    monkeypatch.setattr(cluster_module, "admin", admin)
+    monkeypatch.setattr(module, "admin", admin)
     return members
 
 
@@ -281,3 +280,20 @@ async def test_nobody_owns_anything_while_brokers_do_not_say(group: list[Any]) -
 async def test_the_look_goes_on_by_itself(looks: list[Ask]) -> None:
     await asyncio.gather(Cluster(SETTINGS, []).watch(), Cluster(SETTINGS, []).watch())
     assert len(looks) == 2
+
+
+def test_workers_that_stand_still_end_themselves(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A mill that knows nothing of what its group gave it, a segment worker that never ends with a batch; no other."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, metrics_port=0)
+    with Service(settings, tmp_path) as service:
+        service.entry = ENTRY
+        (well,) = service.mill(environment={VARIABLE: "impatient"})
+        (deaf,) = service.mill(environment={VARIABLE: "deaf"})
+        assert service.wait_until_ended(deaf) == RESUME_CODE  # meanwhile nothing comes: the other one does not mind
+        assert f"for {PATIENCE.unowned:.0f} s" in deaf.log
+        assert "nobody has owned" in deaf.log
+        send(settings, [Raw(b"a document" * 50, number % 2) for number in range(20)])
+        stuck = service.segment(environment={VARIABLE: "stuck"})
+        assert service.wait_until_ended(stuck) == RESUME_CODE
+        assert "makes no progress at" in stuck.log
+        assert well.running

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.sequencer.test_domain_order import plainly, signed_log
+from tests.app.sequencer.test_rebuilding import plainly, signed_log
 from tests.app.tools.verify.published import delete_before
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, send, service_settings

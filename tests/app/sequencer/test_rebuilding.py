@@ -1,8 +1,12 @@
-"""The order of a domain: verdicts are those of a list, however ranges are cut, come again, or are taken up later."""
+"""The order of a domain is that of a list, however it is cut or taken up; and what a sequencer leaves on its disk."""
 
+import os
 import random
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.app.milling.duplicates.plain_duplicates import PlainWindow
 from tokenmill.app.milling.duplicates.signatures import SLICES, Exact
+from tokenmill.app.milling.duplicates.window import Window
 from tokenmill.app.sequencer.domain_messages import (
     JudgedRange,
     Remembered,
@@ -18,8 +23,10 @@ from tokenmill.app.sequencer.domain_messages import (
     SliceStart,
     Source,
     VerdictChain,
+    VerdictEnd,
 )
-from tokenmill.app.sequencer.rebuilding import BEGINNING, DomainOrder, base_of
+from tokenmill.app.sequencer.rebuilding import BEGINNING, NOTE, DomainOrder, WindowFolder, WindowNote, base_of
+from tokenmill.app.settings import Domain
 from tokenmill.errors import DifferenceError
 
 EXACT = Exact(window=5 * SLICES)
@@ -157,7 +164,8 @@ def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
 
 def test_two_histories_of_verdicts_are_refused() -> None:
     """Other verdicts on what is known, and such as continue another chain; what is behind a hole waits."""
-    one, other = (list(judged_by(DomainOrder(EXACT, BEGINNING), log)) for log in (FIRST, SECOND))
+    logs = ([signed((0, 0), 0, contents), signed((0, 0), 3, [4, 5])] for contents in ([1, 2, 2], [1, 1, 2]))
+    one, other = (list(judged_by(DomainOrder(EXACT, BEGINNING), log)) for log in logs)
     chain = VerdictChain()
     assert chain.offer(one[0][2])
     assert not chain.offer(replace(one[1][2], begin=9, end=12))
@@ -166,5 +174,84 @@ def test_two_histories_of_verdicts_are_refused() -> None:
             chain.offer(stray)
 
 
-FIRST = [signed((0, 0), 0, [1, 2, 2]), signed((0, 0), 3, [4, 5])]
-SECOND = [signed((0, 0), 0, [1, 1, 2]), signed((0, 0), 3, [4, 5])]
+DOMAIN = Domain("web", ("raw-text",), "", {"name": "exact", "window": 400, "version": 1})
+KNOWN = SliceStart(0, 7, 200, {(0, 1): VerdictEnd(9, bytes(range(16)))})
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def known_in(window: Window, documents: int) -> int:
+    """Return how many of so many documents a window knows; it has all of them then."""
+    hashes = np.arange(1, 1 + documents, dtype=np.uint64)[:, None]
+    return int((window.judge(hashes, np.zeros((documents, 2), np.uint64)).kinds > 0).sum())
+
+
+def filled(folder: WindowFolder) -> Window:
+    window = Window(Exact(window=400), folder.path, goes_on=False)
+    assert known_in(window, 200) == 0
+    return window
+
+
+def test_a_note_is_read_by_the_next_one() -> None:
+    folder = WindowFolder(DOMAIN)
+    window = filled(folder)
+    assert folder.is_due(window)
+    folder.write(window, WindowNote(KNOWN, [1, 2**64 - 1]))
+    assert not folder.is_due(window)
+    folder.close()
+    again = WindowFolder(DOMAIN)
+    assert again.read() == WindowNote(KNOWN, [1, 2**64 - 1])
+    assert known_in(Window(Exact(window=400), again.path, KNOWN.kept), 201) == 200
+
+
+def test_one_process_has_the_folder() -> None:
+    first, second = WindowFolder(DOMAIN), WindowFolder(DOMAIN)
+    assert first.path is not None
+    assert second.path is None
+    window = filled(second)
+    assert not second.is_due(window)
+    second.write(window, WindowNote(KNOWN, []))
+    second.clear()
+    assert first.read() is None
+    first.close()
+    assert WindowFolder(DOMAIN).path is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"null", b'{"known": {"domain": "00"}, "digests": []}', b"\xff"])
+def test_what_is_no_note_is_none(data: bytes) -> None:
+    """As it is after a disk was damaged, or of another domain."""
+    folder = WindowFolder(DOMAIN)
+    assert folder.path is not None
+    (folder.path / NOTE).write_bytes(data)
+    assert folder.read() is None
+
+
+def test_what_another_one_put_there_is_not_used(temporary: Path) -> None:
+    """A link in its place, or a file: temporary folders are open to all users."""
+    path = WindowFolder(DOMAIN).path
+    assert path is not None
+    path.rename(temporary / "elsewhere")
+    path.symlink_to(temporary / "elsewhere")
+    assert WindowFolder(DOMAIN).path is None
+    path.unlink()
+    path.touch()
+    assert WindowFolder(DOMAIN).path is None
+    path.unlink()
+    assert WindowFolder(DOMAIN).path == path
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_leaves_the_note_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = WindowFolder(DOMAIN)
+    window = filled(folder)
+    folder.write(window, WindowNote(KNOWN, [1]))
+    monkeypatch.setattr(os, "fdatasync", Mock(side_effect=OSError(28, os.strerror(28))))
+    folder.write(window, WindowNote(SliceStart(0, 8, 201), [2]))
+    assert folder.read() == WindowNote(KNOWN, [1])
+    assert "No space left" in capsys.readouterr().out

@@ -1,1 +1,0 @@
-"""Tests of `tokenmill.app.kafka.fastpath`."""
