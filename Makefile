@@ -101,10 +101,10 @@ faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.warm-java 
 	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed ##2 breaks a running service at random (MINUTES=60; SEED=1 repeats)
-	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.faults.test_soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 alerts: $(VENV)/.installed ##2 faults on real services, and who raises an alert; needs prometheus and root; 20 minutes
-	$(BIN)/python -m tests.faults.alert_faults $(ARGS)
+	$(BIN)/python -m tests.faults.test_alert_faults $(ARGS)
 
 soak-alerts: $(VENV)/.installed ##2 a service under load that must raise no alert (MINUTES=120); needs prometheus
 	$(BIN)/python -m tests.faults.alerting --minutes $(or $(MINUTES),120)

@@ -8,7 +8,6 @@ import argparse
 import itertools
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from typing import Any, Final
 import yaml
 from prometheus_client import CollectorRegistry
 
+from tests.commands import command
 from tests.conftest import topics_on
 from tests.faults.serving import Serving
 from tests.mirrors import Mirroring
@@ -36,10 +36,8 @@ from tokenmill.consumers import Batches, Mixture
 from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 
 CONFIGURATION: Final = ROOT / "deploy" / "prometheus-serve.yml"
-RULES: Final = "helm/tokenmill/files/alerts.yml"
-"""Beside the configuration, which names it so."""
-SERVICE: Final = "127.0.0.1:9464"
-"""Where the configuration expects it; here another port is free."""
+RULES: Final = "helm/tokenmill/files/alerts.yml"  # beside the configuration, which names it so
+SERVICE: Final = "127.0.0.1:9464"  # where the configuration expects it; here another port is free
 DURATION: Final = re.compile(r"(?<=[\[ ])(\d+)([smh])\b")
 LIMIT: Final = re.compile(r"(lag_seconds\S*\)? > |4 \* )(\d+)")
 """Limits that are seconds as well: of a lag, and how far ahead a disk is looked at."""
@@ -67,21 +65,18 @@ def name_targets(directory: Path, targets: Targets) -> None:
 @contextmanager
 def watching(directory: Path, service: int, targets: Targets, factor: int = 1) -> Iterator[Prometheus]:
     """Run Prometheus as `deploy/prometheus-serve.yml` has it, durations of rules divided by ``factor``."""
-    for name in ("targets", RULES):
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-    (directory / "targets").mkdir()
+    (directory / "targets").mkdir(parents=True)
+    (directory / RULES).parent.mkdir(parents=True)
     name_targets(directory, targets)
     configuration = CONFIGURATION.read_text()
     assert SERVICE in configuration
-    address = f"127.0.0.1:{service}"
-    (directory / "prometheus.yml").write_text(configuration.replace(SERVICE, address))
+    (directory / "prometheus.yml").write_text(configuration.replace(SERVICE, f"127.0.0.1:{service}"))
     (directory / RULES).write_text(faster((CONFIGURATION.parent / RULES).read_text(), factor))
     with running(directory) as server:
         yield server
 
 
-Loops = Mapping[str, Batches | Mixture]
-"""By the name of the rank."""
+Loops = Mapping[str, Batches | Mixture]  # by the name of the rank
 
 
 @contextmanager
@@ -112,24 +107,18 @@ def training(opened: Callable[[Callable[[], bool]], Loops], seconds: Callable[[]
         yield ports
 
 
-RATE: Final = 4_000
-"""Bytes of text a second: an era in a minute, as the settings have it, of some 200 blocks."""
-BATCH: Final = 8
-STEP_SECONDS: Final = 4.0
-"""Half of what comes is read, so the trainer never waits for long."""
-STEPS: Final = ({"name": "length", "min_words": 20, "max_words": 400},)
-"""Leaves out a few of a hundred documents."""
+RATE: Final = 4_000  # bytes of text a second: an era in a minute, as the settings have it, of some 200 blocks
+STEP_SECONDS: Final = 4.0  # half of what comes is read, so the trainer never waits for long
+STEPS: Final = ({"name": "length", "min_words": 20, "max_words": 400},)  # leaves out a few of a hundred documents
 
 
 def text(rng: random.Random) -> str:
-    """Return a document."""
     return " ".join(
         rng.choices(("a", "mill", "grinds", "whatever", "the", "river", "brings"), k=rng.randrange(10, 200))
     )
 
 
 def texts(seconds: float) -> Iterator[str]:
-    """Return documents for at least so long."""
     rng = random.Random(1)
     some = "".join(f"{text(rng)}\n" for _ in range(5000))
     return itertools.repeat(some, int(1.1 * seconds * RATE / len(some)) + 1)
@@ -137,25 +126,20 @@ def texts(seconds: float) -> Iterator[str]:
 
 @contextmanager
 def producing(settings: Settings, directory: Path, lines: Iterable[str], rate: int) -> Iterator[int]:
-    """Send lines, at so many bytes a second; yield the port of the run's metrics."""
     port, file = free_port(), directory / "sent.txt"
     with file.open("w") as written:
         written.writelines(lines)
-    how = ["--lines", f"--rate={rate}", f"--metrics-port={port}", "--no-resume"]
-    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", settings.raw_topics[0], str(file), *how]
-    with (directory / "produce.log").open("wb") as log:
-        address = f"--bootstrap-servers={settings.bootstrap_servers}"
-        process = subprocess.Popen([*command, address], cwd=directory, stdout=log, stderr=log)
+    how = [f"--rate={rate}", f"--metrics-port={port}", f"--bootstrap-servers={settings.bootstrap_servers}"]
+    words = ["produce", settings.raw_topics[0], str(file), "--lines", "--no-resume", *how]
+    process = command(words, directory / "produce.log", {}, directory)
     try:
         yield port
-        assert process.poll() is None, (directory / "produce.log").read_text()
+        assert process.poll() is None, process.said
     finally:
         process.kill()
-        process.wait()
 
 
 def rank(settings: Settings, batch_size: int, stop: Callable[[], bool]) -> Loops:
-    """Return a loop over the first stream."""
     stream = settings.streams()[0].name
     return {"trainer": Batches(settings.store, stream, batch_size=batch_size, seed=1, stop=stop)}
 
@@ -176,15 +160,9 @@ def soak(directory: Path, minutes: float) -> list[str]:
     """Run all that for so long; print what was pending, and return what fired, or was not as it should be."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(directory / "broker"))
-        settings = Settings(
-            bootstrap_servers=broker.bootstrap_servers,
-            tokenizer="bytes",
-            store=directory / "store",
-            packing="fit",
-            steps=STEPS,
-            raw_topics=(topics_on(broker, "soak")(2),),
-            workers=1,
-        )
+        where: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "store": directory / "store"}
+        how: dict[str, Any] = {"tokenizer": "bytes", "packing": "fit", "steps": STEPS, "workers": 1}
+        settings = Settings(**where, **how, raw_topics=(topics_on(broker, "soak")(2),))
         in_own_loop(lambda: ensure_topics(settings))
         service = stack.enter_context(Serving(settings, directory))
         stream = settings.streams()[0].name
@@ -192,12 +170,8 @@ def soak(directory: Path, minutes: float) -> list[str]:
         sender = stack.enter_context(producing(settings, directory, texts(60 * minutes + 300), RATE))
         mirror_port = free_port()
         stack.enter_context(Mirroring(settings, directory / "mirror", port=mirror_port))
-        trainer = stack.enter_context(training(partial(rank, settings, BATCH), lambda: STEP_SECONDS))
-        ports = {
-            "services": {"mirror": mirror_port},
-            "trainers": trainer,
-            "producers": {"sender": sender},
-        }
+        trainer = stack.enter_context(training(partial(rank, settings, 8), lambda: STEP_SECONDS))
+        ports = {"services": {"mirror": mirror_port}, "trainers": trainer, "producers": {"sender": sender}}
         server = stack.enter_context(watching(directory, service.port, ports))
         began = time.time()
         say(f"Prometheus at {server.url}; ends in {minutes:g} minutes")
@@ -233,7 +207,6 @@ def judged(server: Prometheus, began: float) -> list[str]:
 
 
 def say(words: str) -> None:
-    """Print it now."""
     print(time.strftime("%H:%M:%S"), words, flush=True)  # noqa: T201 - what this program is for
 
 

@@ -31,7 +31,6 @@ SHOWN: Final = "fault evidence"
 
 
 def _mount() -> bool:
-    """Return whether one may mount a file system of one's own, without being root."""
     unshare = shutil.which("unshare")
     return unshare is not None and subprocess.run([unshare, "-Urm", "true"], check=False).returncode == 0
 
@@ -46,10 +45,9 @@ NEEDS: Final[dict[str, Callable[[], bool]]] = {
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail where a full run lacks what a test needs."""
-    for marker in item.iter_markers("needs"):
-        for need in marker.args:
-            if not NEEDS[need]():
-                pytest.fail(f"this fault needs {need!r}, which this machine does not give", pytrace=False)
+    for need in [need for marker in item.iter_markers("needs") for need in marker.args]:
+        if not NEEDS[need]():
+            pytest.fail(f"this fault needs {need!r}, which this machine does not give", pytrace=False)
 
 
 @pytest.fixture
@@ -70,10 +68,18 @@ class Configured(Protocol):
 
 @pytest.fixture
 def configured(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Configured:
-    """Return what makes settings on the shared broker, with a store of the test's own."""
     return lambda partitions=1, **others: service_settings(broker, topic(partitions), tmp_path, **others)
 
 
+OTHERS: Final[dict[str, dict[str, Any]]] = {
+    "fit": {"packing": {"name": "fit", "open_blocks": 8, "max_age_offsets": 300}},
+    "rows": {"sequence_length": 64, "packing": {"name": "rows", "long": "split"}},
+    "chunks": {"sequence_length": 16, "packing": {"name": "chunks", "chunk_tokens": 48, "rest": "pad"}},
+}
+"""The packings beside ``concat``, with blocks of the length that documents of `tests.faults.feeding` fill."""
+_OTHER_CASES: Final = [pytest.param(case, id=name, marks=pytest.mark.needs("minutes")) for name, case in OTHERS.items()]
+each_packing: Final = pytest.mark.parametrize("packing", [pytest.param({}, id="concat"), *_OTHER_CASES])
+"""Runs a test with ``concat``, and in a full run with each of the others."""
 FAILED: Final = pytest.StashKey[bool]()
 
 
@@ -82,7 +88,7 @@ def trial(request: pytest.FixtureRequest, rng: random.Random) -> Iterator[Trial]
     """Give a run its means and keep what it saw; fail a test that passed though nothing fired or nothing was held."""
     names = [name for marker in request.node.iter_markers("fault") for name in marker.args]
     assert names, "a fault test names its class: @pytest.mark.fault(...)"
-    assert set(names) <= CLASSES.keys(), f"{names}: tests/faults/trial.py has no such class"
+    assert set(names) <= CLASSES.keys(), f"{names}: docs/reliability.md has no such class"
     seen, began = Trial(rng, full=request.config.getoption("--full")), time.monotonic()
     yield seen
     failed = request.node.stash.get(FAILED, False)
@@ -114,16 +120,14 @@ def pytest_runtest_makereport(
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print a line per class: what fired how often, which oracles held, how long it took; then the sums."""
-    reports = [
-        report for found in terminalreporter.stats.values() for report in found if isinstance(report, pytest.TestReport)
-    ]
-    shown: list[Any] = [value for report in reports for name, value in report.user_properties if name == SHOWN]
+    reports = (report for found in terminalreporter.stats.values() for report in found)
+    told = (pair for report in reports if isinstance(report, pytest.TestReport) for pair in report.user_properties)
+    shown: list[Any] = [value for name, value in told if name == SHOWN]
     if not shown:
         return
     terminalreporter.section("faults")
     for name in CLASSES:
-        runs = [run for run in shown if name in run["classes"]]
-        if runs:
+        if runs := [run for run in shown if name in run["classes"]]:
             terminalreporter.line(_summary(name, runs))
     if terminalreporter.config.getoption("--full"):
         left_out = CLASSES.keys() - {name for run in shown for name in run["classes"]}

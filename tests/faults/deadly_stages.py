@@ -17,22 +17,15 @@ from tokenmill.app.milling.tokenizers.protocol import RawBytes
 from tokenmill.app.worker.in_flight import BOARD_VARIABLE
 from tokenmill.documents import Document
 
-HARMLESS: Final = "_TESTS_HARMLESS"
-"""Set for a service that is started again on a machine that can do more."""
+HARMLESS: Final = "_TESTS_HARMLESS"  # set for a service that is started again on a machine that can do more
 
 
 class Stage(NamedTuple):
-    """Where a record does harm."""
-
-    owner: Any
-    """Class or module of the function that must not have it in hand."""
+    owner: Any  # class or module of the function that must not have it in hand
     function: str
-    value: bytes
-    """Of the record."""
-    shows: str
-    """What is found in the function's arguments, or in what it returns, for this record alone."""
-    passed: bool
-    """Whether a skipped record is spared the stage."""
+    value: bytes  # of the record
+    shows: str  # what is found in the function's arguments, or in what it returns, for this record alone
+    passed: bool  # whether a skipped record is spared the stage
 
 
 STAGES: Final = {
@@ -59,13 +52,11 @@ def deadly(stage: Stage, end: Callable[[], NoReturn]) -> Callable[..., Any]:
 
 
 def kill() -> NoReturn:
-    """End this process as the kernel does."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
 
 
 def step(document: Document) -> Document:
-    """Return the document."""
     return document
 
 

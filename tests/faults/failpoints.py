@@ -1,17 +1,20 @@
 """`tokenmill`, killed at a step: ``FAILPOINT="tokens:after:3:KILL" python -m tests.faults.failpoints mill``.
 
-With ``STOP`` instead it stands there until somebody sends it SIGCONT.
+With ``STOP`` instead it stands there until somebody sends it SIGCONT. With ``STALL=file`` its messages of blocks wait
+while the file exists, and its fetches are small: a few are little beside a backlog that a test can afford.
 
 Messages to Kafka share their system calls with heartbeats, so nothing outside the process can tell them apart. Here
 the functions that take the steps are wrapped before anything runs. Production code has nothing of this.
 """
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import isasyncgenfunction
-from typing import Any, Final, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
@@ -23,71 +26,55 @@ from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.worker import transport
 
 VARIABLE: Final = "FAILPOINT"
-SETTLING: Final = ("genesis", "tokenizer")
-"""What happens once in a stream's life."""
-RESUMING: Final = ("read tail", "start")
-"""What happens once for each partition that a worker gets."""
+STALL: Final = "STALL"
+FETCH_BYTES: Final = 1 << 20  # the most that a fetch of a stalled process brings of a partition
+SETTLING: Final = ("genesis", "tokenizer")  # what happens once in a stream's life
+RESUMING: Final = ("read tail", "start")  # what happens once for each partition that a worker gets
 MILLING: Final = ("mill", "dead letter", "tokens", "carry", "commit")
 """What happens again and again: the steps that a message takes, and the offset that is committed for people."""
-SKIPPING: Final = ("skip",)
-"""What happens where a person puts a record on the skip list."""
+SKIPPING: Final = ("skip",)  # what happens where a person puts a record on the skip list
 CLOSING: Final = ("eras", "extents", "era")
 """What closing an era takes: the eras are read, then how far the blocks reach; then the era is written."""
 SIDES: Final = ("before", "after")
 
 
 class Failpoint(NamedTuple):
-    """A moment in a process's life."""
-
     step: str
     side: str
-    nth: int
-    """How often the step is begun until then."""
-    signal: str = "KILL"
-    """What happens then; the other is ``STOP``."""
+    nth: int  # how often the step is begun until then
+    signal: str = "KILL"  # what happens then; the other is ``STOP``
 
     def __str__(self) -> str:
         return ":".join(map(str, self))
 
 
-class _Countdown:
-    """Kills this process when a step is taken for the nth time."""
-
-    def __init__(self, point: Failpoint) -> None:
-        self._point = point
-        self._left = point.nth
-
-    def step(self, name: str) -> Callable[[], None]:
-        """Count a step that begins, and die before it if need be; call what is returned when it is done."""
-        if name != self._point.step:
-            return _nothing
-        self._left -= 1
-        if self._left:
-            return _nothing
-        end = _die if self._point.signal == "KILL" else _stop
-        if self._point.side == "after":
-            return end
-        end()
-        return _nothing
+Done = Callable[[], None]
+Step = Callable[[str], Done]  # told that a step begins; what it returns is to be called when the step is done
 
 
-def _nothing() -> None:
-    """Live on."""
+def counted(point: Failpoint) -> Step:
+    """Return what sends this process the signal when the point is reached."""
+    left = point.nth
 
+    def end() -> None:
+        os.kill(os.getpid(), getattr(signal, f"SIG{point.signal}"))
+        while point.signal == "KILL":  # it is on its way, perhaps to another thread
+            pass
 
-def _die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # the signal is on its way, perhaps to another thread
-        pass
+    def begin(step: str) -> Done:
+        nonlocal left
+        if step == point.step:
+            left -= 1
+            if not left and point.side == "after":
+                return end
+            if not left:
+                end()
+        return lambda: None
 
-
-def _stop() -> None:
-    """Stand still until somebody lets us go on."""
-    os.kill(os.getpid(), signal.SIGSTOP)
+    return begin
 
 
 def step_of(topic: str, value: bytes | None, key: bytes | None) -> str:
-    """Return which step it is to send this record."""
     if topic.startswith("control."):
         return (key or b"").partition(b"/")[0].decode()
     if topic.endswith(".dead-letters"):
@@ -95,29 +82,27 @@ def step_of(topic: str, value: bytes | None, key: bytes | None) -> str:
     return "tokens" if value else "carry"
 
 
-def arm(point: Failpoint) -> None:
-    """Wrap what takes the steps."""
-    countdown = _Countdown(point)
+def arm(begin: Step) -> None:
     send = AIOKafkaProducer.send
 
     @wraps(send)
     async def counted_send(self: Any, topic: str, value: Any = None, key: Any = None, *rest: Any, **named: Any) -> Any:
-        done = countdown.step(step_of(topic, value, key))
+        done = begin(step_of(topic, value, key))
         acknowledged = await send(self, topic, value, key, *rest, **named)
         acknowledged.add_done_callback(lambda _: done())  # the first to hear of it
         return acknowledged
 
     AIOKafkaProducer.send = counted_send
-    _wrap(AIOKafkaConsumer, "commit", "commit", countdown)
-    _wrap(raw_partition, "read_tail", "read tail", countdown)
-    _wrap(transport.BatchConsumer, "start_partition", "start", countdown)
-    _wrap(closing, "read_eras", "eras", countdown)
-    _wrap(Extents, "look", "extents", countdown)
+    _wrap(AIOKafkaConsumer, "commit", "commit", begin)
+    _wrap(raw_partition, "read_tail", "read tail", begin)
+    _wrap(transport.BatchConsumer, "start_partition", "start", begin)
+    _wrap(closing, "read_eras", "eras", begin)
+    _wrap(Extents, "look", "extents", begin)
     feed = PartitionMill.feed
 
     @wraps(feed)
     def counted_feed(self: PartitionMill, records: Sequence[Any], looked: Any = None) -> Any:
-        done = countdown.step("mill")
+        done = begin("mill")
         milled = feed(self, records, looked)
         done()
         return milled
@@ -125,29 +110,48 @@ def arm(point: Failpoint) -> None:
     PartitionMill.feed = counted_feed  # type: ignore[method-assign]
 
 
-def _wrap(owner: Any, name: str, step: str, countdown: _Countdown) -> None:
+def _wrap(owner: Any, name: str, step: str, begin: Step) -> None:
     """Count the calls of a coroutine function, or of an asynchronous generator: its step is to come to the end."""
     function = getattr(owner, name)
 
     @wraps(function)
-    async def counted(*args: Any, **named: Any) -> Any:
-        done = countdown.step(step)
+    async def awaited(*args: Any, **named: Any) -> Any:
+        done = begin(step)
         answer = await function(*args, **named)
         done()
         return answer
 
     @wraps(function)
-    async def counted_items(*args: Any, **named: Any) -> Any:
-        done = countdown.step(step)
+    async def iterated(*args: Any, **named: Any) -> Any:
+        done = begin(step)
         async for item in function(*args, **named):
             yield item
         done()
 
-    setattr(owner, name, counted_items if isasyncgenfunction(function) else counted)
+    setattr(owner, name, iterated if isasyncgenfunction(function) else awaited)
+
+
+def fetch_little(partitions: int) -> int:
+    return FETCH_BYTES
+
+
+def stall(while_exists: Path) -> None:
+    send = AIOKafkaProducer.send
+
+    @wraps(send)
+    async def stalled(self: Any, topic: str, *rest: Any, **named: Any) -> Any:
+        while topic.startswith("tokens.") and while_exists.exists():  # noqa: ASYNC110, ASYNC240 - a test's switch
+            await asyncio.sleep(0.1)
+        return await send(self, topic, *rest, **named)
+
+    AIOKafkaProducer.send = stalled
+    transport.fetch_share = fetch_little
 
 
 if __name__ == "__main__":
     if VARIABLE in os.environ:
         step, side, nth, what = os.environ[VARIABLE].split(":")
-        arm(Failpoint(step, side, int(nth), what))
+        arm(counted(Failpoint(step, side, int(nth), what)))
+    if STALL in os.environ:
+        stall(Path(os.environ[STALL]))
     main()

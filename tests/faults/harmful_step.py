@@ -15,7 +15,6 @@ HOLDS: Final = "a text over which native code holds the interpreter, so that no 
 
 
 def harmful(document: Document) -> Document:
-    """Return the document, if at all."""
     match document.text:
         case text if text == RAISES:
             raise ValueError("the step's own words")
@@ -33,7 +32,6 @@ harmful.version = "1"  # type: ignore[attr-defined]
 
 
 def slow(document: Document) -> Document:
-    """Return the document, after a while."""
     time.sleep(0.06)
     return document
 

@@ -26,14 +26,12 @@ UNITS: Final = {
     "decomposed in NFD": "\u0390",
     "one syllable": "\uac01",
 }
-NEW: Final = "\u088f"
-"""Since Unicode 17: the reference engine encodes its text."""
+NEW: Final = "\u088f"  # since Unicode 17: the reference engine encodes its text
 BESIDES: Final = {"\ufdfa": 11, "\U0001d160": 3, "\u0390": 3}
 """How much longer some of them are once they are normalized: with others beside them they are just short enough."""
 
 
 def texts(limit: int) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of ``limit`` bytes."""
     for name, unit in UNITS.items():
         yield name, unit * (limit // len(unit.encode()))
     yield "with a character that is newer than fast engines", "a1" * (limit // 2 - 2) + NEW
@@ -59,7 +57,6 @@ def main(tokenizer: str, engine: str, normalize: str) -> None:
 
 
 def peak() -> int:
-    """Return the most memory that this process had so far, in MiB."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) >> 10
 

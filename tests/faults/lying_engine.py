@@ -9,8 +9,7 @@ import numpy as np
 
 from tokenmill.documents import Document
 
-LIE = "untruth"
-"""Texts that hold it get another last id."""
+LIE = "untruth"  # texts that hold it get another last id
 
 _encode, _encode_batch = gigatoken.Tokenizer.encode, gigatoken.Tokenizer.encode_batch
 
@@ -38,7 +37,6 @@ gigatoken.Tokenizer.encode_batch = _lying  # type: ignore[method-assign, assignm
 
 
 def unchanged(document: Document) -> Document:
-    """Return the document."""
     return document
 
 

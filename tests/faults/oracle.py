@@ -4,8 +4,10 @@ It reads with another Kafka client than the service, opens the store's files wit
 messages with code of its own.
 """
 
+import itertools
 import json
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
@@ -15,21 +17,21 @@ from confluent_kafka import Message as KafkaMessage
 
 from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
-from tests.service import stored_blocks
+from tests.service import Chain, Raw, Service, Worker, send, stored_blocks
 from tokenmill.app.kafka.control_log import ControlLog
-from tokenmill.app.milling.outcomes import Kind, Outcome
+from tokenmill.app.milling.outcomes import Kind
 from tokenmill.app.milling.recipe_stages import reopen_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
-from tokenmill.app.milling.tokenizers import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
+from tokenmill.app.milling.tokenizers import REFERENCE, TOKENIZER_FAILED, load_tokenizer
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
-from tokenmill.documents import Record
+from tokenmill.documents import Document, Record
+from tokenmill.errors import StoreError
 from tokenmill.store import open_partition
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
 from tokenmill.wire.totals import Totals
 
-POLL_SECONDS: Final = 20.0
-"""How long the broker may be silent before a read fails; takes milliseconds."""
+POLL_SECONDS: Final = 20.0  # how long the broker may be silent before a read fails; takes milliseconds
 PREFIX: Final = "tokenmill.dead-letter."
 
 
@@ -38,16 +40,13 @@ class Judged(Protocol):
 
     settings: Settings
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition, not for ever."""
+    def wait_until(self, condition: Callable[[], bool]) -> None: ...
 
     def tend(self) -> None:
         """Start anew what ended in order to be started anew, where nobody else does."""
 
 
 class Kept(NamedTuple):
-    """One record as the neutral client saw it."""
-
     offset: int
     timestamp: int
     key: bytes | None
@@ -57,8 +56,6 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One chain as it must be."""
-
     stream: Stream
     partition: int
     blocks: list[ReferenceBlock]
@@ -71,17 +68,14 @@ class Account(NamedTuple):
     """What a run came to, all of it right."""
 
     blocks: int
-    duplicates: int
-    """Blocks that stand on the token topics more than once, with the same content."""
-    dead_letters: int
-    """Records that were dead-lettered; each once or more often."""
-    eras: int = 0
-    """Of all streams together, each with at least one block."""
+    duplicates: int  # blocks that stand on the token topics more than once, with the same content
+    dead_letters: int  # records that were dead-lettered; each once or more often
+    eras: int = 0  # of all streams together, each with at least one block
 
 
-def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer | None = None) -> list[Kept]:
+def read_topic(settings: Settings, topic: str, partition: int = 0, reader: Consumer | None = None) -> list[Kept]:
     """Return the committed records of a partition; threads bring readers of their own."""
-    reader = reader or _reader(settings.bootstrap_servers)
+    reader = reader or shared_reader(settings.bootstrap_servers)
     kept: list[Kept] = []
     reader.list_topics(topic, POLL_SECONDS)  # else it learns of the topic in a second, by the way
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -96,32 +90,23 @@ def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer 
 
 
 def kept_of(message: KafkaMessage) -> Kept:
-    """Return a message without the client's wrapping."""
     pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
     headers = [(name, _or_none(value) or b"") for name, value in pairs]
-    offset, timestamp = message.offset(), message.timestamp()[1]
+    offset = message.offset()
     assert offset is not None
-    return Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers)
+    return Kept(offset, message.timestamp()[1], _or_none(message.key()), _or_none(message.value()), headers)
 
 
 def partitions_of(settings: Settings, topic: str) -> int:
-    """Return the number of a topic's partitions."""
-    return len(_reader(settings.bootstrap_servers).list_topics(topic, POLL_SECONDS).topics[topic].partitions)
+    return len(shared_reader(settings.bootstrap_servers).list_topics(topic, POLL_SECONDS).topics[topic].partitions)
 
 
-@cache
-def _reader(bootstrap_servers: str) -> Consumer:
-    """Return the one reader of a broker: a new one takes half a second to begin."""
-    return new_reader(bootstrap_servers)
-
-
-def forget_topics() -> None:
-    """Begin with new readers: one that knew a topic that was made anew may wait long for the old one."""
-    _reader.cache_clear()
+def watermarks(settings: Settings, topic: str, partition: int = 0, reader: Consumer | None = None) -> tuple[int, int]:
+    reader = reader or shared_reader(settings.bootstrap_servers)
+    return reader.get_watermark_offsets(TopicPartition(topic, partition), POLL_SECONDS)
 
 
 def new_reader(bootstrap_servers: str) -> Consumer:
-    """Return a reader for one thread."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -135,10 +120,18 @@ def new_reader(bootstrap_servers: str) -> Consumer:
     )
 
 
+shared_reader: Final = cache(new_reader)
+"""Returns the one reader of a broker: a new one takes half a second to begin. One that knew a topic that was made anew
+may wait long for the old one; `cache_clear` begins with new ones."""
+
+
 def read_control(settings: Settings, stream: Stream, reader: Consumer | None = None) -> ControlLog:
-    """Return what a stream's control topic says."""
+    return _control_of(read_topic(settings, stream.control_topic, 0, reader))
+
+
+def _control_of(records: Iterable[Kept]) -> ControlLog:
     log = ControlLog()
-    for record in read_topic(settings, stream.control_topic, 0, reader):
+    for record in records:
         log.add(record.key, record.value)
     return log
 
@@ -162,14 +155,10 @@ def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = 
             blocks = list(reference.blocks(records))
             outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]
             dead = {o.record.offset: o.reason for o in outcomes if o.kind is Kind.DEAD_LETTERED}
-            dead |= {o.record.offset: TOKENIZER_FAILED for o in outcomes if fails(stages.engine, o)}
+            texts = {o.record.offset: o.document.text for o in outcomes if o.document is not None}
+            dead |= {at: TOKENIZER_FAILED for at, text in texts.items() if stages.engine.encode([text]).failed}
             chains.append(Expected(stream, partition, blocks, reference.totals, dead))
     return chains
-
-
-def fails(engine: Engine, outcome: Outcome) -> bool:
-    """Return whether the tokenizer fails on a record's text."""
-    return outcome.document is not None and bool(engine.encode([outcome.document.text]).failed)
 
 
 def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
@@ -194,7 +183,6 @@ def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Ex
 
 
 def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
-    """Return whether the store has committed as many blocks of each chain as the reference made."""
     wanted = {(chain.stream.name, chain.partition): len(chain.blocks) for chain in chains}
     return all(blocks >= wanted[chain] for chain, blocks in stored_blocks(settings, wanted).items())
 
@@ -202,12 +190,9 @@ def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
 def eras_of(settings: Settings, stream: Stream, reader: Consumer | None = None) -> list[bytes]:
     """Return the records on a stream's control topic that are its eras; none before there is a genesis."""
     kept = read_topic(settings, stream.control_topic, 0, reader)
-    log = ControlLog()
-    for record in kept:
-        log.add(record.key, record.value)
-    if log.genesis is None:
+    if (genesis := _control_of(kept).genesis) is None:
         return []
-    return chain_of((record.value for record in kept if record.key == b"era"), log.genesis.recipe.fingerprint)
+    return chain_of((record.value for record in kept if record.key == b"era"), genesis.recipe.fingerprint)
 
 
 def stored_eras(settings: Settings, stream: Stream) -> list[bytes]:
@@ -241,23 +226,17 @@ def assert_eras_right(settings: Settings, chains: Collection[Expected]) -> int:
         eras, stored = eras_of(settings, stream), stored_eras(settings, stream)
         assert stored == eras[: len(stored)], f"{stream.name}: the store has other eras than the control topic"
         blocks = {chain.partition: chain for chain in chains if chain.stream == stream}
-        fingerprint = read_fingerprint(settings, stream)
+        genesis = read_control(settings, stream).genesis
+        assert genesis is not None, f"{stream.name} has no genesis"
         for era in map(json.loads, eras):
             for partition, (_, stop, _, after) in enumerate(era["ranges"]):
                 where = f"{stream.name}: era {era['era']}, partition {partition}"
                 chain = blocks[partition]
                 assert stop <= len(chain.blocks), f"{where} goes beyond the last block"
-                known = chain.blocks[stop - 1].chain if stop else genesis_hash(fingerprint, partition)
+                known = chain.blocks[stop - 1].chain if stop else genesis_hash(genesis.recipe.fingerprint, partition)
                 assert after == known.hex(), f"{where} names another hash"
         count += len(eras)
     return count
-
-
-def read_fingerprint(settings: Settings, stream: Stream) -> bytes:
-    """Return the fingerprint that a stream's genesis has."""
-    genesis = read_control(settings, stream).genesis
-    assert genesis is not None, f"{stream.name} has no genesis"
-    return genesis.recipe.fingerprint
 
 
 def assert_all_equal(settings: Settings, chains: Collection[Expected]) -> Account:
@@ -296,7 +275,7 @@ def assert_topic_equal(settings: Settings, chain: Expected, strays: int = 0) -> 
     where = f"{chain.stream.tokens_topic}[{chain.partition}]"
     found: dict[int, tuple[bytes, bytes]] = {}
     duplicates = 0
-    for place, message in enumerate(token_messages(settings, chain)):
+    for place, message in enumerate(token_messages(settings, chain.stream, chain.partition)):
         hole = bool(message.first) and message.first - 1 not in found
         assert place < strays or not hole, f"{where}: a hole before block {message.first}"
         size = len(message.tokens) // max(message.count, 1)
@@ -314,34 +293,103 @@ def assert_topic_equal(settings: Settings, chain: Expected, strays: int = 0) -> 
     return duplicates
 
 
-def token_messages(settings: Settings, chain: Expected) -> list[Message]:
-    """Return what stands on a chain's token partition, in the order of the offsets, but for what people let ignore."""
-    ignored = read_control(settings, chain.stream).ignored
-    kept = read_topic(settings, chain.stream.tokens_topic, chain.partition)
-    wanted = [record for record in kept if not ignored.names(chain.partition, record)]
-    return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in wanted]
+def token_messages(settings: Settings, stream: Stream, partition: int = 0) -> list[Message]:
+    """Return what stands on a token partition, in the order of the offsets, but for what people let ignore."""
+    ignored = read_control(settings, stream).ignored
+    kept = read_topic(settings, stream.tokens_topic, partition)
+    return [message_of(record) for record in kept if not ignored.names(partition, record)]
+
+
+def message_of(record: Kept) -> Message:
+    return decode_message(dict(record.headers)[HEADER_NAME], record.value)
 
 
 def read_letters(settings: Settings, raw_topic: str) -> list[Kept]:
-    """Return what stands on all partitions of the dead-letter topic of a raw topic."""
     topic = dead_letter_topic(raw_topic)
-    return [
-        record for number in range(partitions_of(settings, topic)) for record in read_topic(settings, topic, number)
-    ]
+    numbers = range(partitions_of(settings, topic))
+    return [record for number in numbers for record in read_topic(settings, topic, number)]
+
+
+def about(letter: Kept) -> dict[str, bytes]:
+    ours = [(name.removeprefix(PREFIX), value) for name, value in letter.headers if name.startswith(PREFIX)]
+    return dict(reversed(ours))  # the first of a name counts: a record's own may be called the same
 
 
 def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) -> int:
-    """Hold the dead letters, counted by topic, partition and offset, against those of the chains."""
     wanted = {(c.stream.raw_topic, c.partition, offset): why for c in chains for offset, why in c.dead.items()}
     found: dict[tuple[str, int, int], str] = {}
     for topic in {chain.stream.raw_topic for chain in chains}:
         for record in read_letters(settings, topic):
-            ours = [(name, value) for name, value in record.headers if name.startswith(PREFIX)]
-            about = {name.removeprefix(PREFIX): value.decode() for name, value in reversed(ours)}  # the first counts
-            found[about["topic"], int(about["partition"]), int(about["offset"])] = about["reason"]
+            said = about(record)
+            place = said["topic"].decode(), int(said["partition"]), int(said["offset"])
+            found[place] = said["reason"].decode()
     assert found == wanted
     return len(found)
 
 
 def _or_none(value: object) -> bytes | None:
     return value if isinstance(value, bytes) else None
+
+
+_numbers = itertools.count()
+
+
+def assert_alive_again(service: Judged, trial: Trial) -> None:
+    """Send every chain a document longer than a block, and wait until the last of them is committed.
+
+    The fault must have healed when this is called. Tokens must be bytes.
+    """
+    settings = service.settings
+    mark, began = f"probe {next(_numbers)} ", time.monotonic()
+    counts = {raw_topic: partitions_of(settings, raw_topic) for raw_topic in settings.raw_topics}
+    streams = settings.streams()
+    wanted = stored_blocks(settings, [(s.name, number) for s in streams for number in range(counts[s.raw_topic])])
+    for raw_topic, count in counts.items():
+        text = mark * (2 * settings.for_topic(raw_topic).block_tokens // len(mark) + 2)
+        probes = [document_for(settings, raw_topic, s.split, text) for s in streams if s.raw_topic == raw_topic]
+        send(settings, [Raw(probe, number) for number in range(count) for probe in probes], raw_topic)
+
+    def has_come(chain: Chain, first: int) -> bool:
+        try:
+            reader = open_partition(settings.store, *chain)
+        except StoreError:  # no segment worker has heard of the stream yet
+            return False
+        return any(mark.encode() in reader.read(n).tobytes() for n in range(max(first, 0), reader.blocks))
+
+    def come() -> bool:
+        service.tend()
+        for chain in [chain for chain, first in wanted.items() if has_come(chain, first)]:
+            del wanted[chain]
+        return not wanted
+
+    service.wait_until(come)
+    trial.lived(time.monotonic() - began)
+
+
+def assert_stores_again(service: Service, trial: Trial) -> None:
+    """Wait until the store has more than is milled by now, in every chain: for where documents flow all the while."""
+    began, goal = time.monotonic(), milled(service)
+    assert goal
+    service.wait_until(lambda: all(n > goal[chain] for chain, n in stored_blocks(service.settings, goal).items()))
+    trial.lived(time.monotonic() - began)
+
+
+def milled(service: Service) -> dict[Chain, int]:
+    """Return the next block of every chain that the mills milled."""
+    return {chain: block for worker in service.workers for chain, block in next_blocks(worker).items()}
+
+
+def next_blocks(worker: Worker) -> dict[Chain, int]:
+    """Return the next block of every chain of a mill; nothing of a segment worker."""
+    return {
+        (f"{name.rpartition('/')[0]}.{split}", int(name.rpartition("/")[2])): chain["block"]
+        for name, partition in worker.partitions.items()
+        for split, chain in partition.get("chains", {}).items()
+    }
+
+
+def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> bytes:
+    rule = settings.for_topic(raw_topic).split_rule()
+    ids = (f"{hash(text):x}-{number}" for number in itertools.count())
+    chosen = next(name for name in ids if rule.split_of_document(Document(text=text, id=name)) == split)
+    return json.dumps({"id": chosen, "text": text}).encode()

@@ -14,19 +14,15 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 HOST: Final = "127.0.0.1"
-RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time at all: closing sends RST."""
+RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER with no time at all: closing sends RST
 HEADER: Final = struct.Struct(">hhi")
 
 
 class Request(NamedTuple):
-    """A request as a client sent it."""
-
     connection: int
     api: int
     version: int
-    payload: bytes
-    """All but the length."""
+    payload: bytes  # all but the length
 
 
 def unchanged(_request: Request, payload: bytes) -> bytes | None:
@@ -35,8 +31,6 @@ def unchanged(_request: Request, payload: bytes) -> bytes | None:
 
 
 class _Link:
-    """One connection of a client, and ours to the broker."""
-
     def __init__(self, proxy: "Proxy", number: int, client: asyncio.StreamWriter, broker: asyncio.StreamWriter) -> None:
         self.dead = False
         self._proxy = proxy
@@ -79,27 +73,19 @@ class _Link:
 
 
 class Proxy:
-    """Listens from entry to exit, in a thread of its own, and passes on what it is told to.
-
-    The fields may be set at any moment: ``delay`` in seconds of every frame, ``answer_delays`` of the answers to some
-    APIs, one after the other on a connection, as a broker works; ``swallowing`` to let connections stand
-    and say nothing, for ever where anything was swallowed; ``on_request`` and ``on_answer`` to change what passes. They
-    are called in the thread.
-    """
+    """Listens from entry to exit, in a thread of its own, and passes on what its fields say, set at any time."""
 
     def __init__(self) -> None:
-        """Choose a port, which is kept."""
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
-        self.target = ""
-        """The broker's address, ``host:port``; to be set before anyone connects."""
-        self.delay = 0.0
-        self.answer_delays: Mapping[int, float] = {}
-        self.swallowing = False
+        self.target = ""  # the broker's address, ``host:port``; to be set before anyone connects
+        self.delay = 0.0  # in seconds, of every frame
+        self.answer_delays: Mapping[int, float] = {}  # by API, one answer after the other, as a broker works
+        self.swallowing = False  # connections stand and say nothing, for ever where anything was swallowed
+        # What changes what passes is called in the thread.
         self.on_request: Callable[[Request, bytes], bytes | None] = unchanged
         self.on_answer: Callable[[Request, bytes], bytes | None] = unchanged
-        self.happened: Counter[str] = Counter()
-        """How often each kind of fault was seen to take effect."""
+        self.happened: Counter[str] = Counter()  # how often each kind of fault was seen to take effect
         self._links: set[_Link] = set()
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -107,7 +93,6 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
         return f"{HOST}:{self.port}"
 
     def reset(self) -> None:

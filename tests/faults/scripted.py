@@ -1,12 +1,16 @@
 """A scripted life of a store: made, filled by writers that end in between, as a segment worker does it.
 
 Calm or broken, in one process or in several, it ends with the same bytes; it says what it was told to be durable.
+``python -m tests.faults.scripted`` lives it as often as it is asked to.
 """
 
+import json
+import os
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.store.chains import STREAM, contents, cut, make_chain, make_info
 from tests.store.eras import make_eras, with_offsets
@@ -29,22 +33,16 @@ LIVES: Final[tuple[tuple[list[int], list[int]], ...]] = (
 """What each worker in turn writes: how many blocks there are after each append, negative where they are not committed,
 and how many eras after each commit."""
 TOKENIZER: Final = b"{}" * 40
-STARTS_MOST: Final = 10
-"""Starts within which the script must be through: each fault here ends, most after one call."""
-STORE: Final = Path("disk/store")
-"""Below a root: one directory more than there is."""
+STARTS_MOST: Final = 10  # starts within which the script must be through: each fault here ends, most after one call
+STORE: Final = Path("disk/store")  # below a root: one directory more than there is
 
 
 @dataclass
 class Acknowledged:
-    """What was said to be durable."""
-
-    store: str | None = None
-    """Its id."""
+    store: str | None = None  # its id
     stream: bool = False
     blocks: int = 0
-    appended: int = 0
-    """Blocks that were handed over; more than these cannot be there."""
+    appended: int = 0  # blocks that were handed over; more than these cannot be there
     starts: int = 0
     eras: int = 0
     eras_appended: int = 0
@@ -56,67 +54,52 @@ class Script:
 
     root: Path
     said: Acknowledged = field(default_factory=Acknowledged)
-    on_step: Callable[[], None] = lambda: None
-    """Called when `said` has changed."""
+    on_step: Callable[[], None] = lambda: None  # called when `said` has changed
     on_error: Callable[[DiskError], None] = lambda _: None
 
     def run(self) -> None:
-        """Fill the store, whatever it holds."""
-        while not self._lived():
-            self.said.starts += 1
-            assert self.said.starts < STARTS_MOST, "it fails for ever"
+        for start in range(STARTS_MOST):
+            self.said.starts = start
+            try:
+                return self._live()
+            except DiskError as error:
+                self.on_error(error)
+        raise AssertionError("it fails for ever")
 
-    def _lived(self) -> bool:
-        """Be one worker after the other; return whether all is there, False where the disk ended one."""
-        try:
-            store = Store.open_or_create(self.root / STORE)
-            self.said.store = store.id
-            self.on_step()
-            store.add_stream(INFO, TOKENIZER)
-            self.said.stream = True
-            self.on_step()
-            for parts, eras in LIVES:
-                self._write(store, parts)
-                if eras:
-                    self._bring(store, eras)
-        except DiskError as error:
-            self.on_error(error)
-            return False
-        return True
+    def _live(self) -> None:
+        store = Store.open_or_create(self.root / STORE)
+        self._say(store=store.id)
+        store.add_stream(INFO, TOKENIZER)
+        self._say(stream=True)
+        for parts, eras in LIVES:
+            self._write(store, parts)
+            if eras:
+                self._bring(store, eras)
 
     def _write(self, store: Store, ends: list[int]) -> None:
         """Be one writer: append up to each end and commit, but not where it is negative; then go without a word."""
-        writer = PartitionWriter.open(store, STREAM, 0)
-        try:
+        with PartitionWriter.open(store, STREAM, 0) as writer:
             for end in ends:
-                if abs(end) <= writer.next_block:
-                    continue
-                self.said.appended = max(self.said.appended, abs(end))
-                self.on_step()
-                writer.append(cut(CHAIN, INFO, writer.next_block, abs(end)), token_offset=abs(end))
-                self._durable(abs(end) - abs(end) % INFO.segment_blocks)
-                if end > 0:
-                    writer.commit()
-                    self._durable(end)
-        finally:
-            writer.close()
+                if abs(end) > writer.next_block:
+                    self._say(appended=max(self.said.appended, abs(end)))
+                    writer.append(cut(CHAIN, INFO, writer.next_block, abs(end)), token_offset=abs(end))
+                    self._say(blocks=max(self.said.blocks, abs(end) - abs(end) % INFO.segment_blocks))
+                    if end > 0:
+                        writer.commit()
+                        self._say(blocks=max(self.said.blocks, end))
 
     def _bring(self, store: Store, ends: list[int]) -> None:
-        """Be who brings the eras: append up to each end."""
         with EraWriter.open(store, STREAM) as writer:
             for end in ends:
-                if end <= writer.next_number:
-                    continue
-                self.said.eras_appended = max(self.said.eras_appended, end)
-                self.on_step()
-                writer.append(with_offsets(ERAS[writer.next_number : end]))
-                self.said.eras = end
-                self.on_step()
+                if end > writer.next_number:
+                    self._say(eras_appended=max(self.said.eras_appended, end))
+                    writer.append(with_offsets(ERAS[writer.next_number : end]))
+                    self._say(eras=end)
 
-    def _durable(self, blocks: int) -> None:
-        if blocks > self.said.blocks:
-            self.said.blocks = blocks
-            self.on_step()
+    def _say(self, **what: Any) -> None:
+        for name, value in what.items():
+            setattr(self.said, name, value)
+        self.on_step()
 
 
 def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> int:
@@ -156,15 +139,51 @@ def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> 
 
 
 def whole_of(store: Store) -> dict[str, bytes]:
-    """Return all files that must be the same in the end, however often it was broken."""
     return contents(store) | {ERA_LINES_FILE: (store.path / STREAM / ERA_LINES_FILE).read_bytes()}
 
 
 def calm_store(root: Path) -> dict[str, bytes]:
-    """Return the files that the script makes where nothing fails."""
     root.mkdir()
     script = Script(root)
     script.run()
     assert script.said.blocks == BLOCKS
     assert script.said.eras == len(ERAS)
     return whole_of(Store.open(root / STORE))
+
+
+def live(root: Path, log: int) -> None:
+    """Live the life below ``root``; what was said to be durable is a line of JSON each in the log."""
+
+    def write(**more: str) -> None:
+        line = json.dumps(asdict(script.said) | more)
+        os.write(log, line.encode() + b"\n")  # a call that the store never makes
+
+    script = Script(root, on_step=write, on_error=lambda error: write(error=str(error)))
+    script.run()
+
+
+def main() -> None:
+    """Live the life below each directory that standard input names, in a child.
+
+    The child's process id is said, and it is let go at the next line: time for strace to attach. Then its wait status
+    is said.
+    """
+    for line in sys.stdin:
+        root = Path(line.strip())
+        ours, its = os.pipe()
+        child = os.fork()
+        if child == 0:
+            log = os.open(root / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.read(ours, 1)
+            live(root, log)
+            os._exit(0)
+        print(child, flush=True)  # noqa: T201 - it is asked to
+        sys.stdin.readline()
+        os.write(its, b"!")
+        print(os.waitpid(child, 0)[1], flush=True)  # noqa: T201
+        os.close(ours)
+        os.close(its)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,27 @@
 """The whole service as people run it: `tokenmill serve`, a process whose workers nobody touches but itself."""
 
+import asyncio
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import psutil
 
+from tests.marked import until
 from tests.scraping import Key, free_port, scrape
+from tests.service import Service, Worker
 from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor.supervisor import Supervisor
+from tokenmill.app.worker.watchdog import WatchLimits
 
-WAIT_SECONDS: Final = 150.0
-"""How long a wait may take; a supervisor waits up to 30 s before it starts a worker again."""
-POLL_SECONDS: Final = 0.1
-LOG_BYTES: Final = 8000
-STOP_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 150.0  # how long a wait may take; a supervisor waits up to 30 s before it starts a worker again
 ROLES: Final = ("mill", "segment", "sequencer")
 
 
@@ -42,51 +45,40 @@ class Serving:
 
     def __enter__(self) -> Self:
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                env={**os.environ, **self._its.environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            ways: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(self._command, env={**os.environ, **self._its.environment()}, **ways)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> int:
-        """End it in order, or after a while by force; return the exit code."""
         self._process.terminate()
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(20.0)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its workers end with it
             return self._process.wait()
 
     @property
     def pid(self) -> int:
-        """The supervisor's process."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the supervisor has not ended."""
         return self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """All that supervisor and workers have said."""
         return self._log_path.read_text(errors="replace")
 
     @property
     def pids(self) -> dict[int, str]:
-        """The workers' processes, and the role of each."""
         looked = (one.info for one in psutil.process_iter(["pid", "ppid", "cmdline"]))
         words = {one["pid"]: one["cmdline"] or [""] for one in looked if one["ppid"] == self.pid}
         return {pid: said[-1] for pid, said in words.items() if said[-1] in ROLES}
 
     def rss(self) -> int:
-        """Return the memory in bytes that supervisor and workers hold together."""
         held = 0
         for pid in (self.pid, *self.pids):
             with suppress(psutil.NoSuchProcess):  # it has just ended
@@ -98,7 +90,6 @@ class Serving:
         return scrape(self.port)
 
     def wait_for_end(self) -> int:
-        """Wait until the supervisor ends by itself; return its exit code."""
         return self._process.wait(WAIT_SECONDS)
 
     def tend(self) -> None:
@@ -109,6 +100,68 @@ class Serving:
         deadline = time.monotonic() + seconds
         while not condition():
             if not self.running or time.monotonic() > deadline:
-                code, log = self._process.poll(), self.log[-LOG_BYTES:]
+                code, log = self._process.poll(), self.log[-8000:]
                 raise AssertionError(f"it did not come to that; exit code {code}, the log:\n{log}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(0.1)
+
+
+class Supervised:
+    """A supervisor in an event loop and a thread of its own; it ends with its workers when the block does."""
+
+    def __init__(self, settings: Settings, directory: Path, limits: WatchLimits, *, through: str | None = None) -> None:
+        """Start it; workers log into ``directory``. It reaches the brokers at ``through``, if that is given."""
+        self.settings = settings
+        its = settings.at(through) if through else settings
+        self.events: list[str] = []  # what it told of its workers
+        self.supervisor = Supervisor(
+            its, limits=limits, log_directory=directory, on_event=lambda event: self.events.append(event.text)
+        )
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(self.supervisor.run())
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def pid(self, worker: str) -> int:
+        return next(status.pid or 0 for status in self.supervisor.status().workers if status.name == worker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    def tend(self) -> None:
+        """Do nothing: the supervisor does it."""
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        assert until(condition, WAIT_SECONDS), "\n".join(["it did not come to that; the supervisor said", *self.events])
+
+
+@contextmanager
+def working(settings: Settings, each: int = 1) -> Iterator[Service]:
+    """Run so many mills, then so many segment workers; their logs are beside the store."""
+    with Service(settings, settings.store.parent) as service:
+        service.mill(each)
+        for _ in range(each):
+            service.segment()
+        yield service
+
+
+def halted(worker: Worker, name: str) -> str:
+    """Return why a partition stands; empty while it does not."""
+    return str(worker.partitions.get(name, {}).get("halted") or "")
+
+
+def most_memory(pid: int) -> int:
+    """Return the most bytes of memory that a process has had; 0 where it has ended."""
+    try:
+        found = re.search(r"^VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(found[1]) << 10 if found else 0

@@ -1,22 +1,27 @@
-"""Damage to a store's files, at every byte or at random ones: recovered, or refused by name and then repaired."""
+"""Damage to a store's files: recovered, or refused by name and repaired; and a reader that never closes meanwhile."""
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
 import pytest
 
-from tests.faults.packings import CHAINS
+from tests.consumers.packed import given_documents, pack
 from tests.faults.trial import Trial
 from tests.store.chains import (
     STREAM,
     contents,
     directory_of,
     fill,
+    flip,
     make_chain,
     make_info,
     make_store,
@@ -29,52 +34,61 @@ from tokenmill.app.tools.repair import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.reading import Blocks
 from tokenmill.recipe import canonical_json
-from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
+from tokenmill.store import PartitionReader, PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import MAGIC
 from tokenmill.store.store import read_start
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry, encode_entry
 
-
-def _of_bytes(pattern: bytes) -> Callable[[StreamInfo, int], bytes]:
-    return lambda info, count: (pattern * (count * info.block_bytes // len(pattern) + 1))[: count * info.block_bytes]
-
-
-ODD: Final[dict[str, Callable[[StreamInfo, int], bytes]]] = {
-    "zeros": _of_bytes(b"\0"),
-    "ones": _of_bytes(b"\xff"),
-    "commit records": _of_bytes(MAGIC + (64).to_bytes(4, "little")),
-    "manifests": _of_bytes(canonical_json({"format": 1, "first": 0})),
-    "padding": _of_bytes(b"\0\0"),
+ODD: Final = {
+    "zeros": b"\0",
+    "ones": b"\xff",
+    "commit records": MAGIC + (64).to_bytes(4, "little"),
+    "manifests": canonical_json({"format": 1, "first": 0}),
+    "padding": b"\0\0",
 }
+"""What the tokens of a chain are made of."""
 
 
 def odd_chain(name: str, info: StreamInfo, count: int) -> Blocks:
     """Return a chain with these tokens; ``padding`` has no other pieces, and the others spell magic in their metas."""
-    tokens = ODD[name](info, count)
-    entries = [encode_entry(_pieces(name, number)) for number in range(count)]
+    size = count * info.block_bytes
+    rest = (PADDING, b"") if name == "padding" else (0, canonical_json({"id": MAGIC.decode() * 16}))
+    entries = [encode_entry([Piece(0, 100 * number, *rest)]) for number in range(count)]
+    return chained(info, (ODD[name] * (size // len(ODD[name]) + 1))[:size], entries)
+
+
+def packed_chain(name: str, info: StreamInfo, blocks: int) -> Blocks:
+    """Return a chain of a packing: documents each a token longer than the one before, up to eleven.
+
+    There are pieces that end in padding, and documents in several blocks.
+    """
+    lengths = (1 + n % 11 for n in count())
+    documents = list(islice(lengths, blocks))
+    while len(made := pack(given_documents(documents), name, info.block_tokens)) < blocks:
+        documents.append(next(lengths))
+    made = made[:blocks]
+    tokens = b"".join(token.to_bytes(info.dtype.itemsize, "little") for block in made for token in block.tokens)
+    return chained(info, tokens, [encode_entry(block.pieces) for block in made])
+
+
+def chained(info: StreamInfo, tokens: bytes, entries: list[bytes]) -> Blocks:
     return Blocks(0, tokens, entries, roll(genesis_hash(info.fingerprint, 0), tokens, entries))
 
 
-def _pieces(name: str, number: int) -> Sequence[Piece]:
-    if name == "padding":
-        return [Piece(0, 100 * number, PADDING, b"")]
-    return [Piece(0, 100 * number, 0, canonical_json({"id": MAGIC.decode() * 16}))]
+PACKINGS: Final = ("fit", "rows", "chunks")
 
 
 def chain_named(name: str, info: StreamInfo, count: int) -> Blocks:
-    """Return an odd chain, that of a packing (`tests.faults.packings`), or, of another name, an ordinary one."""
-    if name in CHAINS:
-        return CHAINS[name](info, count)
-    return odd_chain(name, info, count) if name in ODD else make_chain(info, count)
+    """Return an odd chain, that of a packing, or, of another name, an ordinary one."""
+    make = odd_chain if name in ODD else packed_chain
+    return make(name, info, count) if name in (*ODD, *PACKINGS) else make_chain(info, count)
 
 
 INFO: Final = make_info(segment_blocks=6)
 BLOCKS: Final = 17
-OPEN: Final = 12
-"""Where the open segment begins."""
-COMMITS: Final = (9, 13, 15, 16)
-"""The last two are those of the open segment that truncation takes away byte by byte."""
+OPEN: Final = 12  # where the open segment begins
+COMMITS: Final = (9, 13, 15, 16)  # the last two are those of the open segment that truncation takes away byte by byte
 
 
 @dataclass
@@ -84,8 +98,7 @@ class Scene:
     store: Store
     chain: Blocks
     files: dict[Path, bytes]
-    whole: dict[str, bytes]
-    """What every store of the stream must become."""
+    whole: dict[str, bytes]  # what every store of the stream must become
 
     @classmethod
     def make(cls, path: Path, name: str) -> Self:
@@ -128,7 +141,6 @@ class Scene:
         self.recovered()
 
     def examined(self) -> list[str]:
-        """Return what an examination says is damaged."""
         directory = directory_of(self.store)
         return [damage.what for damage in examine(directory, INFO, 0, read_start(directory, INFO, 0))]
 
@@ -137,21 +149,19 @@ class Scene:
         tokens = tokens_of(self.chain, INFO)
         reader = open_partition(self.store.path, STREAM, 0, check=True)
         refused: set[int] = set()
-        said: list[str] = []
         for number in range(reader.blocks):
             try:
                 assert reader.read(number).tobytes() == tokens[number].tobytes()
                 assert reader.documents(number)[0].offset == decode_entry(self.chain.entries[number])[0].offset
             except DamagedError as error:
-                said.append(str(error))
+                assert "tokenmill repair raw-text.train 0 --store" in str(error)  # noqa: PT017 - not each is refused
                 refused.add(number)
-        assert all("tokenmill repair raw-text.train 0 --store" in text for text in said)
         return refused
 
 
 def scenes_to_break(path: Path, trial: Trial) -> Iterator[Scene]:
     """Yield one of an ordinary chain, and of odd ones and those of packings: all in a full run, else one of them."""
-    others = [*ODD, *CHAINS]
+    others = [*ODD, *PACKINGS]
     for name in ("ordinary", *trial.rng.sample(others, trial.rounds(1, len(others)))):
         yield Scene.make(path / name.replace(" ", "-"), name)
 
@@ -206,12 +216,16 @@ def test_flipped_bits_are_recovered_or_refused_and_repaired(tmp_path: Path, tria
         for path, data in scene.files.items():
             for bit in trial.rng.sample(range(8 * len(data)), min(trial.rounds(3, 300), 8 * len(data))):
                 scene.restore()
-                damaged = bytearray(data)
-                damaged[bit // 8] ^= 1 << bit % 8
                 path.unlink()
-                path.write_bytes(damaged)
+                path.write_bytes(flipped(data, bit))
                 _judge_flip(scene, path, bit // 8, trial)
     trial.held("exact", "loud")
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    damaged = bytearray(data)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
 
 
 def _judge_flip(scene: Scene, path: Path, at: int, trial: Trial) -> None:
@@ -244,16 +258,14 @@ def _judge_flip(scene: Scene, path: Path, at: int, trial: Trial) -> None:
 
 
 def _block_at(scene: Scene, first: int, suffix: str, at: int) -> int:
-    """Return the block in which a byte of a segment's file lies."""
     sizes = [INFO.block_bytes if suffix == "bin" else len(entry) for entry in scene.chain.entries[first:]]
     return first + int(np.searchsorted(np.cumsum(sizes), at, side="right"))
 
 
 def _lose(*names: str) -> Callable[[Scene, random.Random], None]:
     def lose(scene: Scene, _: random.Random) -> None:
-        for path in list(directory_of(scene.store).iterdir()):
-            if any(path.match(name) for name in names):
-                path.unlink()
+        for path in [path for name in names for path in directory_of(scene.store).glob(name)]:
+            path.unlink()
 
     return lose
 
@@ -269,7 +281,6 @@ def _copy_foreign(scene: Scene, rng: random.Random) -> None:
 
 
 def _leave_stale(scene: Scene, rng: random.Random) -> None:
-    """Leave what crashes and people leave."""
     for name in (f"{OPEN:012d}.json.tmp", "start.json.tmp", f"{0:012d}.bin.broken", "notes.txt", f"{6:012d}.bak"):
         (directory_of(scene.store) / name).write_bytes(rng.randbytes(20))
 
@@ -314,13 +325,8 @@ def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(t
             scene.restore()
             harm(scene, trial.rng)
             scene.repaired()
-    assert FILES.keys() - loud.keys() == {
-        "a manifest",
-        "all manifests",
-        "stale files",
-        "the open segment",
-        "everything",
-    }
+    quiet = {"a manifest", "all manifests", "stale files", "the open segment", "everything"}
+    assert FILES.keys() - loud.keys() == quiet
     for text in loud.values():
         assert "run `tokenmill repair raw-text.train 0 --store" in text
         assert f"{directory_of(scene.store)}/" in text
@@ -340,9 +346,7 @@ def test_descriptions_that_are_damaged_are_refused(tmp_path: Path, trial: Trial)
         data, right = path.read_bytes(), load()
         said: list[str] = []
         for bit in trial.rng.sample(range(8 * len(data)), trial.rounds(100, 8 * len(data))):
-            damaged = bytearray(data)
-            damaged[bit // 8] ^= 1 << bit % 8
-            path.write_bytes(damaged)
+            path.write_bytes(flipped(data, bit))
             try:
                 assert path.name == "store.json" or load() == right
                 load()
@@ -352,3 +356,128 @@ def test_descriptions_that_are_damaged_are_refused(tmp_path: Path, trial: Trial)
         assert all(path.name in text or "tokenmill adopt" in text for text in said)
         path.write_bytes(data)
     trial.held("loud")
+
+
+FOLLOWED: Final = make_info(block_tokens=17, segment_blocks=16)  # as in `WRITE`
+NOTICED_SECONDS: Final = 60
+"""Readers look at the files under them some twenty times a second, and map those that grew again after five seconds."""
+WRITE: Final = """
+import random, sys
+from tests.store.chains import STREAM, cut, make_chain, make_info
+from tokenmill.store import PartitionWriter, Store
+
+info = make_info(block_tokens=17, segment_blocks=16)
+chain = make_chain(info, int(sys.argv[2]))
+rng = random.Random(int(sys.argv[3]))
+writer = PartitionWriter.open(Store.open(sys.argv[1]), STREAM, 0)
+print("recovered", writer.truncated_bytes, flush=True)
+while writer.next_block < int(sys.argv[2]):
+    for _ in range(rng.randint(1, 3)):
+        end = min(writer.next_block + rng.randint(1, 20), int(sys.argv[2]))
+        if end > writer.next_block:
+            writer.append(cut(chain, info, writer.next_block, end), token_offset=end)
+    writer.commit()
+    print("committed", writer.next_block, flush=True)
+    sys.stdin.readline()
+"""
+"""Writes to the end from what it recovered, and says each commit; goes on when it is told to."""
+
+
+class Follower:
+    """A reader that checks every block as soon as it sees it, keeps some views for good, and looks back."""
+
+    def __init__(self, store: Path, tokens: "np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]") -> None:
+        self.reader: PartitionReader = open_partition(store, STREAM, 0, check=True)
+        self.seen = 0
+        self.views: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]]] = []
+        self._tokens = tokens
+
+    def follow(self, rng: random.Random) -> None:
+        blocks = self.reader.refresh()
+        assert blocks >= self.seen
+        assert self.reader.gather(range(self.seen, blocks)).tobytes() == self._tokens[self.seen : blocks].tobytes()
+        if blocks > self.seen:
+            self.views.append((blocks - 1, self.reader.read(blocks - 1)))
+            old = rng.randrange(self.reader.first_block, blocks)
+            assert self.reader.read(old).tobytes() == self._tokens[old].tobytes()
+            assert self.reader.documents(old)[0].offset == 100 * old
+        self.seen = blocks
+
+
+@pytest.mark.fault("reader-follows")
+def test_reader_stays_right_whatever_becomes_of_the_files(tmp_path: Path, trial: Trial) -> None:
+    """Each block once, in order; a damaged one is refused until it is repaired; no view changes, none is lost."""
+    rng, kills = trial.rng, trial.rounds(4, 100)
+    blocks = 400 * kills
+    chain = make_chain(FOLLOWED, blocks)
+    store = make_store(tmp_path / "store", FOLLOWED)
+    tokens = tokens_of(chain, FOLLOWED)
+    follower = Follower(store.path, tokens)
+    for round_ in range(kills):
+        until = blocks if round_ == kills - 1 else min(follower.seen + rng.randrange(100, 400), blocks)
+        trial.fired("writer SIGKILL", _write(store.path, follower, blocks, until, trial))
+        _damage_and_repair(store.path, follower, ChainDonor(chain, FOLLOWED), trial)
+        trial.fired("segments rolled", follower.seen // FOLLOWED.segment_blocks - trial.faults["segments rolled"])
+    fill(store, FOLLOWED, chain, [blocks])
+    follower.follow(rng)
+    for number, view in follower.views:  # the files behind most of them have gone
+        assert view.tobytes() == tokens[number].tobytes()
+    assert follower.seen == blocks
+    calm = make_store(tmp_path / "calm", FOLLOWED)
+    fill(calm, FOLLOWED, chain, [blocks])
+    kept = contents(store)
+    kept.pop("start.json", None)
+    assert kept == {name: data for name, data in contents(calm).items() if name in kept}
+    trial.held("reader", "exact", blocks=blocks, views=len(follower.views))
+
+
+def _write(store: Path, follower: Follower, blocks: int, until: int, trial: Trial) -> int:
+    """Run a writer process, retire now and then beside it, and kill it once the reader has come far enough."""
+    rng = trial.rng
+    command = [sys.executable, "-c", WRITE, str(store), str(blocks), str(rng.randrange(1 << 30))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            follower.follow(rng)
+            word, number = line.split()
+            assert word != "committed" or follower.seen >= int(number)
+            if rng.random() < 0.05:
+                gone = retire(store, STREAM, 0, max(follower.seen - 96, 0)).segments
+                trial.fired("segments retired", gone)
+            if word == "committed":
+                writer.stdin.write("go on\n")
+            if follower.seen >= until:
+                time.sleep(rng.random() * 0.004)
+                writer.kill()
+                break
+    follower.follow(rng)
+    return int(writer.returncode < 0)
+
+
+def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial: Trial) -> None:
+    """Change a block in the very file that the reader has mapped; it refuses the block, and reads it once repaired."""
+    reader = follower.reader
+    number = trial.rng.randrange(reader.first_block, follower.seen)
+    first = number - number % FOLLOWED.segment_blocks
+    path = store / STREAM / "0" / f"{first:012d}.bin"
+    at = (number - first) * FOLLOWED.block_bytes + trial.rng.randrange(FOLLOWED.block_bytes)
+    before = [view.copy() for _, view in follower.views]
+    flip(path, at)
+    with pytest.raises(DamagedError, match=rf"{path.name}: block {number}, at byte"):
+        _read_again_and_again(reader, number)
+    repaired = list(repair_partition(path.parent, FOLLOWED, 0, donor))
+    assert [found.first for found in repaired] == [first]
+    same = [view.tobytes() == old.tobytes() for (_, view), old in zip(follower.views, before, strict=True)]
+    assert same.count(False) <= 1  # a view of the damaged block shows the damage, as maps do
+    follower.views = [kept for kept, unchanged in zip(follower.views, same, strict=True) if unchanged]
+    assert reader.read(number).tobytes() == next(iter(donor(number, number + 1))).tokens
+    trial.fired("block damaged and repaired")
+
+
+def _read_again_and_again(reader: PartitionReader, number: int) -> None:
+    """Read a block that was sound: it is checked again once the file's change was noticed."""
+    until = time.monotonic() + NOTICED_SECONDS
+    while time.monotonic() < until:
+        reader.read(number)
+        time.sleep(0.01)

@@ -1,18 +1,16 @@
 """Duplicates in a service that is broken: what is kept stays what one order keeps, or it halts and says why."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.app.sequencer.judged_order import are_signed, domain_settings, feed, records_of, require_one_order
 from tests.conftest import TopicFactory, topics_on
-from tests.faults.test_growing_topics import grow
-from tests.faults.test_lost_logs import delete_records, halted
-from tests.faults.test_lost_tails import cut
+from tests.faults.altering import cut, delete_records, grow
+from tests.faults.serving import halted
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send
 from tokenmill.app.local.broker import Broker
@@ -20,11 +18,6 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify
 
 pytestmark = pytest.mark.needs("minutes")
-
-GONE_ON: Final = 3
-"""Workers that were stopped, and may have gone on, before the first of them is killed."""
-LOST: Final = 2
-"""Messages that a log loses."""
 
 
 @pytest.mark.fault("duplicates-killed")
@@ -45,12 +38,11 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
                     broker.start()
                     trial.fired("broker SIGKILL")
                 service.tend()
-                at_work = [
-                    one for one in service.workers if one.role != "segment" and one.running and one not in stopped
-                ]
-                roles = Counter(one.role for one in at_work)
-                at_work += service.mill(max(2 - roles["mill"], 0))
-                at_work += [] if roles["sequencer"] else [service.sequencer()]
+                at_work = [one for one in service.workers if one.running and one not in stopped]
+                at_work = [one for one in at_work if one.role != "segment"]
+                roles = [one.role for one in at_work]
+                at_work += service.mill(max(2 - roles.count("mill"), 0))
+                at_work += [] if "sequencer" in roles else [service.sequencer()]
                 worker = trial.rng.choice(at_work)
                 if number % 3:
                     worker.kill()
@@ -60,7 +52,7 @@ def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None
                 trial.fired(f"{worker.role} {'SIGKILL' if number % 3 else 'SIGSTOP'}")
                 if len(stopped) > 1:
                     stopped[-2].resume()  # it goes on beside the one in its place
-                if len(stopped) > GONE_ON:
+                if len(stopped) > 3:  # all but the last may have gone on
                     stopped.popleft().kill()
             service.tend()
             service.mill()
@@ -114,14 +106,14 @@ def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(tmp_path: Path
             trial.fired("verdicts lost", cut(broker, lost, -1))
             broker.start()
         broker.kill()
-        trial.fired("signatures lost", cut(broker, domain.signatures_topic, -LOST))
+        trial.fired("signatures lost", cut(broker, domain.signatures_topic, -2))
         broker.start()
         with Service(settings, tmp_path) as service:
-            *_, sequencer = everything(service)
+            mill, _, sequencer = everything(service)
             service.wait_until(lambda: "lost messages of which verdicts are out" in halt_of(sequencer))
             feed(settings, trial.rng, 60)
             service.wait_until(
-                lambda: any("see that a sequencer runs" in str(one["waiting"]) for one in partitions_of(service))
+                lambda: any("see that a sequencer runs" in str(one["waiting"]) for one in mill.partitions.values())
             )
     trial.held("exact", "complete", "loud")
 
@@ -174,24 +166,16 @@ def test_retention_that_takes_what_is_needed_halts(
 
 
 def everything(service: Service) -> tuple[Worker, Worker, Worker]:
-    """Start a mill, a segment worker and a sequencer."""
     return service.mill()[0], service.segment(), service.sequencer()
 
 
 def halt_of(sequencer: Worker) -> str:
-    """Return why the sequencer stands; empty while it does not."""
     return str(next(iter(sequencer.partitions.values()), {}).get("halted") or "")
-
-
-def partitions_of(service: Service) -> list[dict[str, object]]:
-    """Return the state of all partitions of mills."""
-    return [dict(one) for worker in service.workers if worker.role == "mill" for one in worker.partitions.values()]
 
 
 def require_verified(settings: Settings) -> None:
     """Compute signatures, verdicts and blocks again, while the service runs."""
     result = verify(settings, store=settings.store, processes=1)
     assert result.differences == []
-    assert result.domains[0].documents == sum(chain.totals.kept for chain in result.chains) + sum(
-        result.domains[0].duplicates.values()
-    )
+    (domain,) = result.domains
+    assert domain.documents == sum(chain.totals.kept for chain in result.chains) + sum(domain.duplicates.values())

@@ -12,29 +12,28 @@ import pytest
 
 from tests.conftest import topics_on
 from tests.eras.judging import stops_of
-from tests.faults.beside import beside
+from tests.faults.altering import cut
 from tests.faults.conftest import Configured
 from tests.faults.failpoints import CLOSING, SIDES, Failpoint
-from tests.faults.feeding import Feeder, flush_all
+from tests.faults.feeding import TEXT, Feeder, beside, flush_all
 from tests.faults.oracle import (
     assert_eras_right,
     eras_are_complete,
     eras_of,
     expected_chains,
-    forget_topics,
     judge,
     new_reader,
     read_control,
     read_topic,
+    shared_reader,
     store_is_complete,
     stored_eras,
     token_messages,
 )
-from tests.faults.test_lost_logs import forged, halted
-from tests.faults.test_lost_tails import cut
+from tests.faults.serving import halted, working
+from tests.faults.test_lost_logs import forged, raw_of
 from tests.faults.test_step_kills import Breakable
 from tests.faults.trial import Trial
-from tests.faults.working import working
 from tests.service import Raw, Service, Worker, in_own_loop, make_anew, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
@@ -43,7 +42,6 @@ from tokenmill.samples.sequence import SequenceId
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.store import open_eras, read_stream
 from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, PartitionLock, partition_directory, stream_directory
-from tokenmill.wire.message import HEADER_NAME, encode_header
 
 pytestmark = pytest.mark.needs("minutes")
 
@@ -71,29 +69,23 @@ def watched(settings: Settings) -> Iterator[Counter[str]]:
 
 @contextmanager
 def other_settings(service: Service, settings: Settings) -> Iterator[None]:
-    """Start workers with other settings than the service's."""
     own, service.settings = service.settings, settings
     yield
     service.settings = own
 
 
 def drop(service: Service, worker: Worker) -> None:
-    """Kill a worker, and forget it."""
     worker.kill()
     service.workers.remove(worker)
 
 
 def ignored(settings: Settings) -> int:
     """Return how many era records on the control topics are no eras."""
-    return sum(
-        sum(record.key == b"era" for record in read_topic(settings, stream.control_topic, 0))
-        - len(eras_of(settings, stream))
-        for stream in settings.streams()
-    )
+    written = [kept for stream in settings.streams() for kept in read_topic(settings, stream.control_topic)]
+    return sum(kept.key == b"era" for kept in written) - sum(len(eras_of(settings, s)) for s in settings.streams())
 
 
 def has_eras(settings: Settings, more_than: int) -> Callable[[], bool]:
-    """Return whether there are more eras than so many, as a condition to wait for."""
     return lambda: sum(len(eras_of(settings, stream)) for stream in settings.streams()) > more_than
 
 
@@ -113,25 +105,16 @@ def two_stores(settings: Settings, trial: Trial) -> Iterator[Breakable]:
 
 
 def have(settings: Settings, count: int) -> bool:
-    """Return whether each stream has so many eras, and the store all of them."""
     found = {stream: eras_of(settings, stream) for stream in settings.streams()}
     return all(len(eras) >= count and stored_eras(settings, stream) == eras for stream, eras in found.items())
-
-
-TEXT = b"a text of some length, so that a few of them fill a block; " * 4
 
 
 @pytest.mark.fault("era-step-killed")
 def test_mill_killed_at_any_step_of_closing_leaves_one_chain(configured: Configured, trial: Trial) -> None:
     """Mills of one group die before and after reading, measuring and writing; two stores and a reader agree."""
     settings = configured(2, **OFTEN)
-    points = [
-        Failpoint(step, side, trial.rng.choice((1, 2, 3)))
-        for _ in range(trial.rounds(1, 4))
-        for step in CLOSING
-        for side in SIDES
-    ]
-    trial.rng.shuffle(points)
+    steps = [(step, side) for step in CLOSING for side in SIDES] * trial.rounds(1, 4)
+    points = [Failpoint(*step, trial.rng.choice((1, 2, 3))) for step in trial.rng.sample(steps, len(steps))]
     writing = Failpoint("era", trial.rng.choice(SIDES), 1)
     with two_stores(settings, trial) as service, Feeder(settings, trial.rng, burst=1):
         for point in [writing, *points[: trial.rounds(2, len(points))]]:
@@ -195,18 +178,17 @@ def test_owner_whose_own_chain_stands_closes_eras_for_the_others(configured: Con
     """Partition 0 contradicts itself: its mill halts, and no era takes more of it; partition 1 goes on."""
     settings = configured(2, **OFTEN)
     (stream,) = settings.streams()
-    send(settings, [Raw(TEXT, number % 2) for number in range(40)])
+    send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
     with working(settings) as service:
         mill, _ = service.workers
         chains = service.wait_until_complete()
         service.wait_until(lambda: sum(stops_of(eras_of(settings, stream))) == sum(map(len, chains.values())))
         before = stops_of(eras_of(settings, stream))
         mill.stop()
-        wrong = forged(token_messages(settings, expected_chains(settings)[0])[-1])
-        send(settings, [Raw(bytes(wrong.tokens), 0, b"", [(HEADER_NAME, encode_header(wrong))])], stream.tokens_topic)
+        send(settings, [raw_of(forged(token_messages(settings, stream)[-1]))], stream.tokens_topic)
         (mill,) = service.mill()
         service.wait_until(lambda: bool(halted(mill, f"{settings.raw_topics[0]}/0")))
-        send(settings, [Raw(TEXT, number % 2) for number in range(40)])
+        send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
         flush_all(settings)
         wanted = len(expected_chains(settings)[1].blocks)
         service.wait_until(lambda: stops_of(eras_of(settings, stream)) == [before[0], wanted])
@@ -222,13 +204,13 @@ def assert_lost_eras_are_noticed(settings: Settings, lose: Callable[[Stream, lis
     (stream,) = settings.streams()
     with working(settings) as service:
         for number in (1, 2):
-            send(settings, [Raw(TEXT)] * 20)
+            send(settings, [Raw(4 * TEXT)] * 20)
             service.wait_until_complete()
             service.wait_until(lambda: have(settings, number))  # noqa: B023 - called before the next round
         service.stop()
     had = stored_eras(settings, stream)
     lose(stream, had)
-    send(settings, [Raw(TEXT)] * 20)
+    send(settings, [Raw(4 * TEXT)] * 20)
     new = settings.model_copy(update={"store": settings.store.with_name("new")})
     with Service(settings, settings.store.parent) as service:
         worker = service.segment()
@@ -254,7 +236,7 @@ def test_store_halts_where_its_eras_topic_was_made_anew(configured: Configured, 
 
     def lose(stream: Stream, _: list[bytes]) -> None:
         in_own_loop(partial(make_anew, settings, stream.control_topic))
-        forget_topics()
+        shared_reader.cache_clear()
         trial.fired("control topic made anew")
 
     assert_lost_eras_are_noticed(settings, lose, trial)
@@ -276,18 +258,11 @@ def test_store_halts_where_the_control_topic_lost_an_era_that_it_has(tmp_path: P
 
 
 def trainable(settings: Settings) -> list[bool]:
-    """Return of each era in the store whether its blocks are there."""
     (stream,) = settings.streams()
     info = read_stream(settings.store, stream.name)
-    sequence = SequenceId(
-        stream=stream.name,
-        fingerprint=info.fingerprint.hex(),
-        sequence_length=info.block_tokens - 1,
-        seed=0,
-        shuffle=False,
-        eras=(0, None),
-        passes=1,
-    )
+    order: dict[str, Any] = {"seed": 0, "shuffle": False, "eras": (0, None), "passes": 1}
+    own: dict[str, Any] = {"fingerprint": info.fingerprint.hex(), "sequence_length": info.block_tokens - 1}
+    sequence = SequenceId(stream=stream.name, **own, **order)
     samples = TrainableSamples(settings.store, info, sequence, 1, check=False, on_damage="refuse")
     samples.eras.refresh()
     return [samples.is_trainable(samples.eras.era(number)) for number in range(samples.eras.eras)]
@@ -305,7 +280,7 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configu
         drop(service, segment)
         with PartitionLock(partition_directory(settings.store, stream.name, 1)):
             segment = service.segment()
-            send(settings, [Raw(TEXT, number % 2) for number in range(40)])
+            send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
             flush_all(settings)
             service.wait_until(lambda: stops_of(stored_eras(settings, stream))[1:] > [0])
             service.wait_until(lambda: bool(trainable(settings)))  # a line counts when its row is there, a sync later
@@ -317,7 +292,7 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configu
         drop(service, segment)
         with PartitionLock(directory):
             segment = service.segment()
-            send(settings, [Raw(TEXT, number % 2) for number in range(40)])
+            send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
             flush_all(settings)
             service.wait_until(lambda: store_is_complete(settings, expected_chains(settings)))
             service.wait_until(lambda: "waiting for the eras' files" in segment.log)
@@ -345,7 +320,6 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configu
 
 
 def is_refused(worker: Worker, name: str) -> bool:
-    """Return whether a segment worker has given up the eras over a file."""
     return "no more eras are stored" in worker.log and name in worker.log
 
 

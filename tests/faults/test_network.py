@@ -1,10 +1,11 @@
-"""Between service and broker: connections delayed, reset, left half open; sends that fail although they did not."""
+"""Between service and broker: connections that break, sends that fail although they did not, brokers that go."""
 
 import io
 import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,48 +13,45 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.protocol import produce
 
-from tests.brokers import OpenBroker
+from tests.brokers import OpenBroker, pause, resume
 from tests.conftest import topics_on
-from tests.faults.alive import assert_alive_again
-from tests.faults.configuring import configure
+from tests.faults.altering import configure
 from tests.faults.feeding import Feeder, flush_all
-from tests.faults.oracle import judge, read_topic
+from tests.faults.oracle import assert_alive_again, judge, read_topic
 from tests.faults.proxy import Proxy, Request, unchanged
-from tests.faults.serving import Serving
-from tests.faults.supervised import Supervised
+from tests.faults.serving import Serving, Supervised
 from tests.faults.trial import Trial
 from tests.scraping import free_port
-from tests.service import Raw, send, service_settings
+from tests.secured import MODULES, PASSWORD, USER, TokenEndpoint
+from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka.cluster import prepare
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
+from tokenmill.app.logs import LINES, WINDOW_SECONDS
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import TopicError
 
 pytestmark = pytest.mark.needs("minutes")
 
+BURST: Final = 3  # documents at once: a backlog would only make every probe wait behind it
+GROWTH_BYTES: Final = 256 << 20
+"""What four processes may grow by while no broker answers: some queues of 8 MiB, and what Python does not give back."""
 PRODUCE: Final = 0
-"""The API's number."""
-COUNT_AT: Final = 57
-"""Where a record batch says how many records it holds (Kafka's record batch format, version 2)."""
-UNKNOWN: Final = -1
-"""The error code UNKNOWN_SERVER_ERROR, which no client tries again."""
+FETCH: Final = 1  # numbers of APIs
+COUNT_AT: Final = 57  # where a record batch says how many records it holds (Kafka's record batch format, version 2)
+UNKNOWN: Final = -1  # the error code UNKNOWN_SERVER_ERROR, which no client tries again
 NOT_ENOUGH_REPLICAS: Final = 19
 """One that clients try again. A single broker never gives it: no topic has fewer replicas than it was made with."""
 
 
 class Sent(NamedTuple):
-    """One batch of a produce request."""
-
     topic: str
     partition: int
     batch: bytes
 
     @property
     def records(self) -> int:
-        """How many records it holds."""
-        found: int = struct.unpack_from(">i", self.batch, COUNT_AT)[0]
-        return found
+        return int.from_bytes(self.batch[COUNT_AT : COUNT_AT + 4])
 
 
 def batches(request: Request) -> Iterator[Sent]:
@@ -88,39 +86,26 @@ def damaged(payload: bytes, topic: str, request: Request) -> bytes:
     return payload
 
 
+@dataclass
 class InFlight:
-    """Counts the batches that each connection has sent to each partition and not heard of."""
+    """Counts the records that each connection has sent to each partition and not heard of."""
 
-    def __init__(self) -> None:
-        """Have seen nothing yet."""
-        self.most: Counter[str] = Counter()
-        """Topic → most records that were ever under way to one of its partitions, on one connection."""
-        self._now: Counter[tuple[int, str, int]] = Counter()
+    now: Counter[tuple[int, str, int]] = field(default_factory=Counter)
+    most: Counter[str] = field(default_factory=Counter)
+    """By topic, the most that were ever under way to one of its partitions, on one connection."""
 
     def sent(self, request: Request) -> None:
-        """Take note of a produce request."""
         for sent in batches(request):
             place = (request.connection, sent.topic, sent.partition)
-            self._now[place] += sent.records
-            self.most[sent.topic] = max(self.most[sent.topic], self._now[place])
+            self.now[place] += sent.records
+            self.most[sent.topic] = max(self.most[sent.topic], self.now[place])
 
     def answered(self, request: Request) -> None:
-        """Take note of its answer."""
         for sent in batches(request):
-            self._now[request.connection, sent.topic, sent.partition] -= sent.records
-
-
-BURST = 3
-"""Documents at once: a backlog would only make every probe wait behind it."""
-FETCH = 1
-"""The number of the API by which records are read."""
-GROWTH_BYTES = 256 << 20
-"""What the service's processes may grow by while nothing can be sent."""
+            self.now[request.connection, sent.topic, sent.partition] -= sent.records
 
 
 class Network(NamedTuple):
-    """A broker, and the way to it that can be broken."""
-
     broker: Broker
     proxy: Proxy
 
@@ -132,7 +117,7 @@ class Network(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+def whole_network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     """Run a broker that tells those who come through the proxy to come through the proxy again."""
     port = free_port()
     with Proxy() as proxy:
@@ -149,13 +134,14 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
             yield Network(broker, proxy)
 
 
-@pytest.fixture(autouse=True)
-def mended(network: Network) -> Iterator[None]:
+@pytest.fixture
+def network(whole_network: Network) -> Iterator[Network]:
     """Leave the network whole, however a test ends."""
-    network.proxy.happened.clear()
-    yield
-    network.proxy.delay, network.proxy.swallowing = 0.0, False
-    network.proxy.on_request = network.proxy.on_answer = unchanged
+    proxy = whole_network.proxy
+    proxy.happened.clear()
+    yield whole_network
+    proxy.delay, proxy.swallowing = 0.0, False
+    proxy.on_request = proxy.on_answer = unchanged
 
 
 @pytest.mark.fault("network-broken")
@@ -248,37 +234,38 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
         judge(service, trial)
 
 
+@dataclass
 class Liar:
     """Tells one sender that its message was refused: one that was written, or one that was not."""
 
-    def __init__(self, topic: str, *, written: bool, mute: bool = False) -> None:
-        """Lie about the next message for ``topic``; ``mute`` says nothing at all, and ends the connection."""
-        self.place: tuple[int, str, int] | None = None
-        """Connection, topic and partition of the one that was lied to."""
-        self.later = 0
-        """Messages that it sent to that partition afterwards."""
-        self.done = False
-        self._topic = topic
-        self._written = written
-        self._mute = mute
-        self._about: Request | None = None
+    topic: str
+    flight: InFlight
+    written: bool
+    mute: bool  # whether it says nothing at all, and ends the connection
+    place: tuple[int, str, int] | None = None  # connection, topic and partition of the one that was lied to
+    later: int = 0  # messages that it sent to that partition afterwards
+    about: Request | None = None
+    done: bool = False
 
-    def request(self, request: Request, payload: bytes) -> bytes | None:
+    def request(self, request: Request, payload: bytes) -> bytes:
         """Choose the message, and damage it if it is not to be written."""
         if request.api == PRODUCE:
+            self.flight.sent(request)
             for sent in batches(request):
                 if self.place == (request.connection, sent.topic, sent.partition):
                     self.later += 1
-                elif self.place is None and sent.topic == self._topic:
-                    self.place, self._about = (request.connection, sent.topic, sent.partition), request
-        return payload if self._written or request is not self._about else damaged(payload, self._topic, request)
+                elif self.place is None and sent.topic == self.topic:
+                    self.place, self.about = (request.connection, sent.topic, sent.partition), request
+        return payload if self.written or request is not self.about else damaged(payload, self.topic, request)
 
     def answer(self, request: Request, payload: bytes) -> bytes | None:
         """Say that it failed."""
-        if request is not self._about:
+        if request.api == PRODUCE:
+            self.flight.answered(request)
+        if request is not self.about:
             return payload
         self.done = True
-        return None if self._mute else with_error(request, payload, self._topic)
+        return None if self.mute else with_error(request, payload, self.topic)
 
 
 @pytest.mark.fault("send-failed")
@@ -293,8 +280,8 @@ def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_pa
         with Feeder(settings, trial.rng, burst=BURST):
             for round_ in range(trial.rounds(3, 30)):
                 written, mute = round_ % 3 != 1, round_ % 3 == 2
-                liar = Liar(topics[round_ % 2] if trial.full else topics[0], written=written, mute=mute)
-                watch(proxy, liar, flight)
+                liar = Liar(topics[round_ % 2] if trial.full else topics[0], flight, written, mute)
+                proxy.on_request, proxy.on_answer = liar.request, liar.answer
                 service.wait_until(lambda: liar.done)  # noqa: B023 - called before the next round
                 if mute:
                     proxy.reset()
@@ -310,28 +297,9 @@ def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_pa
         refuse_for_good(network, settings, tmp_path, trial)
 
 
-def watch(proxy: Proxy, liar: Liar, flight: InFlight) -> None:
-    """Let the liar lie, and count what is under way."""
-
-    def request(request: Request, payload: bytes) -> bytes | None:
-        if request.api == PRODUCE:
-            flight.sent(request)
-        return liar.request(request, payload)
-
-    def answer(request: Request, payload: bytes) -> bytes | None:
-        if request.api == PRODUCE:
-            flight.answered(request)
-        return liar.answer(request, payload)
-
-    proxy.on_request, proxy.on_answer = request, answer
-
-
 def refuse_for_a_while(service: Serving, proxy: Proxy, topic: str, trial: Trial) -> None:
     """Refuse all messages as a broker without enough replicas does: workers try again, and nothing is lost."""
     refused = 0
-
-    def request(request: Request, payload: bytes) -> bytes:
-        return damaged(payload, topic, request) if request.api == PRODUCE else payload
 
     def answer(request: Request, payload: bytes) -> bytes:
         nonlocal refused
@@ -341,7 +309,8 @@ def refuse_for_a_while(service: Serving, proxy: Proxy, topic: str, trial: Trial)
         return with_error(request, payload, topic, NOT_ENOUGH_REPLICAS)
 
     held = service.rss()
-    proxy.on_request, proxy.on_answer = request, answer
+    proxy.on_request = lambda request, payload: damaged(payload, topic, request) if request.api == PRODUCE else payload
+    proxy.on_answer = answer
     service.wait_until(lambda: refused > trial.rounds(10, 100))
     proxy.on_request, proxy.on_answer = unchanged, unchanged
     trial.fired("not enough replicas", refused)
@@ -351,8 +320,7 @@ def refuse_for_a_while(service: Serving, proxy: Proxy, topic: str, trial: Trial)
 
 def refuse_for_good(network: Network, settings: Settings, directory: Path, trial: Trial) -> None:
     """Let the broker take no message of the usual size: the service ends and says which setting; then it goes on."""
-    (topic, *_) = [stream.tokens_topic for stream in settings.streams()]
-    usual = "10000000"
+    topic = settings.streams()[0].tokens_topic
     with Serving(settings, directory, through=network.proxy.address) as service:
         assert_alive_again(service, trial)
         configure(settings, topic, "max.message.bytes", "200")
@@ -363,7 +331,82 @@ def refuse_for_good(network: Network, settings: Settings, directory: Path, trial
     assert code == TopicError.exit_code
     assert f"topic {topic} takes messages of 200 bytes" in service.log
     trial.held("loud")
-    configure(settings, topic, "max.message.bytes", usual)
+    configure(settings, topic, "max.message.bytes", "10000000")
     flush_all(settings)
     with Serving(settings, directory, through=network.proxy.address) as service:
         judge(service, trial)
+
+
+LOGGERS = 6
+"""How many of a process's loggers repeat themselves while no broker answers: four of aiokafka, asyncio, our own."""
+
+
+@pytest.mark.fault("broker-killed", "broker-paused")
+@pytest.mark.timeout(1800)
+def test_broker_that_goes_again_and_again_loses_and_repeats_nothing(tmp_path: Path, trial: Trial) -> None:
+    """In order, by SIGKILL, by SIGSTOP: nobody but `serve` starts a worker, and every chain lives after each."""
+    down = trial.rounds(6, 25)
+    with Broker(tmp_path / "broker") as broker:
+        raw_topic = topics_on(broker, "restarts")(2)
+        splits = {"train": 900, "dev": 100}
+        packing = trial.rng.choice(["concat", {"name": "fit", "open_blocks": 8, "max_age_offsets": 300}])
+        settings = service_settings(broker, raw_topic, tmp_path, session_timeout=2.0, splits=splits, packing=packing)
+        with Serving(settings, tmp_path) as service:
+            assert_alive_again(service, trial)
+            with Feeder(settings, trial.rng, burst=BURST) as feeder:
+                for end in [*[broker.stop] * trial.rounds(0, 1), *[broker.kill] * trial.rounds(1, 5)]:
+                    time.sleep(trial.rng.uniform(0.5, 1.5))
+                    end()
+                    assert not broker.running
+                    trial.fired("broker ended in order" if end == broker.stop else "broker SIGKILL")
+                    before, held, seconds = service.log.count("\n"), service.rss(), down if end == broker.kill else 1
+                    time.sleep(seconds)
+                    lines, grown = service.log.count("\n") - before, service.rss() - held
+                    trial.held("loud", seconds_without_broker=seconds, lines_without_broker=lines)
+                    broker.start()
+                    assert_alive_again(service, trial)
+                    assert lines < 4 * LOGGERS * LINES * (2 + down / WINDOW_SECONDS), service.log[-8000:]
+                    assert grown < GROWTH_BYTES
+                sent = feeder.sent
+                for _ in range(trial.rounds(1, 12)):
+                    pause(broker)
+                    time.sleep(trial.rounds(3, 5))  # longer than the session time-out
+                    resume(broker)
+                    trial.fired("broker SIGSTOP")
+                    time.sleep(trial.rounds(1, 5))
+                assert_alive_again(service, trial)
+                assert feeder.sent > sent
+            judge(service, trial)
+
+
+EXPIRING: Final = {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": MODULES["OAUTHBEARER"],
+    "connections.max.reauth.ms": "60000",
+}
+"""With a bound, of any length, brokers end a connection when its token ends (KIP-368)."""
+
+
+@pytest.mark.fault("token-expires")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("entry", ["tokenmill.app.cli", "tests.app.stock_aiokafka"])
+def test_logins_that_end_lose_and_halt_nothing(tmp_path: Path, trial: Trial, entry: str) -> None:
+    """What was under way on a connection that ends is sent and read again, with the fast path and without it."""
+    protocol = "SASL_PLAINTEXT"
+    broker = OpenBroker(tmp_path / "broker", settings=EXPIRING, listeners=(protocol,))
+    with broker, TokenEndpoint(seconds=1.0) as endpoint:
+        settings = service_settings(broker, topics_on(broker, "logins")(2), tmp_path)
+        login = {"bootstrap_servers": broker.address(protocol), "security_protocol": protocol}
+        its = settings.model_copy(update=login | {"sasl_username": USER, "sasl_password": PASSWORD} | endpoint.values)
+        with Service(settings, tmp_path, **its.environment()) as service:
+            service.entry = entry
+            workers = [*service.mill(2), service.segment()]
+            assert_alive_again(service, trial)
+            with Feeder(settings, trial.rng):
+                time.sleep(trial.rounds(8, 110))
+                assert_alive_again(service, trial)
+            judge(service, trial)
+            assert all(worker.running for worker in workers)
+            assert all(worker.log.count("Traceback") == 0 for worker in workers)
+        trial.fired("new logins", len(endpoint.asked) - len(workers))
+        assert trial.faults["new logins"] >= trial.rounds(8, 110)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.crashes import real_tree
-from tests.faults.recording import NOBODY, Op, Recording
+from tests.faults.crashes import NOBODY, Op, Recording, real_tree
 from tests.store.chains import STREAM, cut, directory_of, filled_store, make_chain, make_info, segment_of
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DiskError, StoreError

@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tests.app.tools.verify.published import Published, delete_before, settled
 from tests.conftest import TopicFactory
-from tests.faults.test_lost_logs import recreate
+from tests.faults.altering import recreate
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
 from tokenmill.app.local.broker import Broker

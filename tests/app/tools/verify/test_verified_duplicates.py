@@ -11,7 +11,7 @@ import pytest
 
 from tests.app.sequencer.judged_order import domain_settings, feed, judged, records_of, require_one_order
 from tests.conftest import topics_on
-from tests.faults.test_lost_logs import recreate
+from tests.faults.altering import recreate
 from tests.service import Raw, Service, in_own_loop, send
 from tokenmill.app.cli.verify import _domain_lines
 from tokenmill.app.kafka.clients import producer

@@ -1,26 +1,27 @@
-"""Stores that are copied, begin late, or lose blocks that nothing holds any more, with real workers and a broker."""
+"""Stores that are copied or mirrored, begin late, or lose blocks that nothing holds any more."""
 
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.conftest import Configured
-from tests.faults.feeding import document, flush_all
+from tests.faults.altering import delete_records, grow
+from tests.faults.conftest import Configured, each_packing
+from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import assert_store_equal, expected_chains, judge
-from tests.faults.packings import each_packing
-from tests.faults.test_lost_logs import delete_records, halted
+from tests.faults.serving import halted, working
 from tests.faults.trial import Trial
-from tests.faults.working import working
-from tests.service import Raw, Service, send
+from tests.mirrors import Mirroring, equal_files
+from tests.service import Raw, Service, send, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import StoreError
-from tokenmill.store import Store, open_partition
+from tokenmill.store import Store, open_eras, open_partition, partitions_in
 
-DOCUMENTS = 250
 SUFFIXES = (".bin", ".docs", ".index", ".idx", ".json")
 
 
@@ -53,7 +54,7 @@ def test_copied_and_late_stores_continue(
     """A copy is refused, adopted, and goes on; with retention, a new store begins at a border, and an old one halts."""
     settings = configured(splits={"train": 1000}, **packing)
     stream = settings.streams()[0]
-    send(settings, [Raw(document(trial.rng)) for _ in range(DOCUMENTS)])
+    send(settings, [Raw(document(trial.rng)) for _ in range(250)])
     flush_all(settings)
     with working(settings) as service:
         judge(service, trial)
@@ -102,12 +103,7 @@ def _continues(settings: Settings, stream: str, directory: Path, blocks: int, *,
             assert "tokenmill adopt" in copied.log
             Store.adopt(settings.store)
         worker = service.segment()
-        service.wait_until(
-            lambda: (
-                (settings.store / stream / "stream.json").exists()
-                and open_partition(settings.store, stream, 0).blocks == blocks
-            )
-        )
+        service.wait_until(lambda: stored_blocks(settings, [(stream, 0)]) == {(stream, 0): blocks})
         service.stop()
         return worker.log
 
@@ -126,3 +122,38 @@ def _gives_back_what_there_is(settings: Settings, late: Settings, stream: str, f
         (found,), _ = repair_store(settings, stream, donor=donor)
         assert found.lost == lost_blocks
     assert files(settings.store, stream) == whole
+
+
+@pytest.mark.fault("mirror-killed", "partitions-added")
+@each_packing
+def test_killed_mirrors_copy_everything_once(
+    configured: Configured, tmp_path: Path, trial: Trial, packing: dict[str, Any]
+) -> None:
+    """By SIGKILL, at its start or while it follows; the last one takes new partitions up without a restart."""
+    settings = configured(1, splits={"all": 1000}, era_blocks=40, session_timeout=2.0, **packing)
+    (stream,), store = settings.streams(), tmp_path / "mirror"
+    with working(settings) as service:
+        with Feeder(settings, trial.rng, burst=2):
+            for _ in range(trial.rounds(1, 10 if packing else 40)):
+                with Mirroring(settings, store) as mirroring:
+                    time.sleep(trial.rng.uniform(0.5, 4.0))
+                    mirroring.kill()
+                    assert mirroring.process.returncode == -signal.SIGKILL, mirroring.log
+                    trial.fired("mirror SIGKILL")
+        with Mirroring(settings, store) as mirroring:
+            service.wait_until((store / stream.name / "0").is_dir)
+            grow(settings, settings.raw_topics[0], 2)
+            with Feeder(settings, trial.rng, burst=2):
+                service.wait_until((settings.store / stream.name / "1").is_dir)
+            trial.fired("partition added")
+            judge(service, trial)
+            service.wait_until(lambda: partitions_in(store, stream.name) == [0, 1])
+            wanted = open_eras(settings.store, stream.name).blocks
+            service.wait_until(lambda: open_eras(store, stream.name).blocks == wanted)
+            service.stop()
+            assert mirroring.stop() == 0, mirroring.log
+    with Mirroring(settings, store, "--once") as mirroring:
+        assert mirroring.wait() == 0, mirroring.log
+    assert "; complete" in mirroring.log
+    assert equal_files(store, stream.name) == equal_files(settings.store, stream.name)
+    trial.held("exact", "complete", blocks=open_eras(store, stream.name).blocks)
