@@ -3,6 +3,7 @@
 import os
 import struct
 import time
+from functools import cache
 from typing import Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
@@ -22,8 +23,14 @@ BATCH_HEADER: Final = struct.Struct(">qi")
 """Base offset and length of what follows: how a record batch begins (Kafka's record batch format, version 2)."""
 
 
+@cache
+def _client_of(bootstrap_servers: str) -> AdminClient:
+    """Return the one client of a broker: what it promises is never answered once it is gone."""
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+
 def _client(settings: Settings) -> AdminClient:
-    return AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    return _client_of(settings.bootstrap_servers)
 
 
 def configure(settings: Settings, topic: str, name: str, value: str) -> None:

@@ -33,19 +33,7 @@ from confluent_kafka import Producer
 from tests.brokers import OpenBroker
 from tests.commands import Command, command, run
 from tests.conftest import topics_on
-from tests.faults.alerting import (
-    CONFIGURATION,
-    DURATION,
-    LIMIT,
-    RULES,
-    UNITS,
-    faster,
-    name_targets,
-    rank,
-    say,
-    training,
-    watching,
-)
+from tests.faults import alerting
 from tests.faults.altering import configure, delete_records
 from tests.faults.proxy import Proxy
 from tests.faults.serving import Serving
@@ -60,7 +48,7 @@ from tokenmill.app.local.broker import SETTINGS, Broker
 from tokenmill.app.settings import Settings
 from tokenmill.store.layout import locked
 
-TEXT: Final = (CONFIGURATION.parent / RULES).read_text()
+TEXT: Final = (alerting.CONFIGURATION.parent / alerting.RULES).read_text()
 
 
 def test_the_page_on_reliability_says_which_faults_are_real() -> None:
@@ -72,11 +60,11 @@ def test_the_page_on_reliability_says_which_faults_are_real() -> None:
 
 def test_all_durations_of_the_rules_are_divided() -> None:
     """Those of a time that has no unit as well; numbers of other things stay."""
-    rules: list[Mapping[str, Any]] = yaml.safe_load(faster(TEXT, FACTOR))["groups"][0]["rules"]
+    rules: list[Mapping[str, Any]] = yaml.safe_load(alerting.faster(TEXT, FACTOR))["groups"][0]["rules"]
     found = {rule["alert"]: rule for rule in rules}
     for rule in yaml.safe_load(TEXT)["groups"][0]["rules"]:
         assert found[rule["alert"]].get("for", "0ms") == f"{seconds(rule.get('for', '0s')) * 1000 // FACTOR}ms"
-    text = faster(TEXT, FACTOR)
+    text = alerting.faster(TEXT, FACTOR)
     assert not re.search(r"\[\d+[smh]\]", text)
     assert "tokenmill_durable_lag_seconds) > 120" in text
     assert "4 * 720) < 0" in text
@@ -285,7 +273,7 @@ def _gone(scene: Scene, role: str) -> Iterator[float]:
     yield 2 * BASELINE
     scene.roles[role].kill()
     del scene.ports["services"][role]
-    name_targets(scene.directory, scene.ports)
+    alerting.name_targets(scene.directory, scene.ports)
 
 
 injected("no mill", prepare=alone, static="segment")(functools.partial(_gone, role="mill"))
@@ -397,7 +385,7 @@ def _fast_trainer(scene: Scene) -> Iterator[float]:
     scene.service.wait_until((scene.settings.store / scene.stream / "stream.json").exists)
     seconds = [0.2]
     scene.ports["trainers"] |= scene.stack.enter_context(
-        training(functools.partial(rank, scene.settings, 1), lambda: seconds[0])
+        alerting.training(functools.partial(alerting.rank, scene.settings, 1), lambda: seconds[0])
     )
     yield BASELINE
     seconds[0] = 0.0
@@ -424,7 +412,7 @@ def _ever_less_room(scene: Scene) -> Iterator[float]:
 @functools.cache
 def rules() -> Mapping[str, Mapping[str, Any]]:
     """Return the rules by name, not yet faster."""
-    (group,) = yaml.safe_load((CONFIGURATION.parent / RULES).read_text())["groups"]
+    (group,) = yaml.safe_load((alerting.CONFIGURATION.parent / alerting.RULES).read_text())["groups"]
     return {rule["alert"]: rule for rule in group["rules"]}
 
 
@@ -434,10 +422,12 @@ def own_seconds(alert: str) -> float:
     Ranges of an hour and more say what was before. A lag must have been there for as long as its limit says.
     """
     rule = rules()[alert]
-    looks = [int(count) * UNITS[unit] for count, unit in DURATION.findall(rule["expr"]) if unit != "h"]
-    looks += [int(limit) for what, limit in LIMIT.findall(rule["expr"]) if what.startswith("lag")]
-    ((count, unit),) = DURATION.findall(f" {rule.get('for', '0s')}")
-    return (max(looks, default=0) + int(count) * UNITS[unit]) / FACTOR
+    looks = [
+        int(count) * alerting.UNITS[unit] for count, unit in alerting.DURATION.findall(rule["expr"]) if unit != "h"
+    ]
+    looks += [int(limit) for what, limit in alerting.LIMIT.findall(rule["expr"]) if what.startswith("lag")]
+    ((count, unit),) = alerting.DURATION.findall(f" {rule.get('for', '0s')}")
+    return (max(looks, default=0) + int(count) * alerting.UNITS[unit]) / FACTOR
 
 
 def fired(server: Prometheus, since: float) -> dict[str, float]:
@@ -472,12 +462,12 @@ def play(name: str, brokers: Brokers, directory: Path) -> tuple[str, bool]:
         static = scene.ports["services"].pop(case.static) if case.static else scene.service.port
         ports = (static, *scene.ports["services"].values())
         assert until(lambda: all(ask(port, "/readyz").code == 200 for port in ports), SECONDS)
-        server = stack.enter_context(watching(directory, static, scene.ports, FACTOR))
+        server = stack.enter_context(alerting.watching(directory, static, scene.ports, FACTOR))
         began = time.time()
         time.sleep(well)
         broken = time.time()
         next(act, None)
-        say(f"{name}: now")
+        alerting.say(f"{name}: now")
         while time.time() < broken + own + 2 * ALLOWED and alert not in fired(server, began):
             time.sleep(0.5)
         time.sleep(20.0)  # others may be behind the alert
@@ -496,7 +486,7 @@ def main() -> int:
     parser.add_argument("fault", nargs="*", default=[*INJECTED])
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="tokenmill-alerts-"))
-    say(f"{len(arguments.fault)} faults; logs, metrics and stores in {directory}")
+    alerting.say(f"{len(arguments.fault)} faults; logs, metrics and stores in {directory}")
     with ExitStack() as stack:
         brokers = Brokers.start(directory / "broker", stack)
         run(["--version"], directory / "version.log", {})  # so that what workers are forks of is there before all that
@@ -508,11 +498,11 @@ def main() -> int:
                 said, right = play(name, brokers, directory / str(number))
             except Exception as error:  # noqa: BLE001 - the others go on
                 said, right = f"{name}: {error!r}", False
-            say(f"{'ok   ' if right else 'WRONG'} {said}")
+            alerting.say(f"{'ok   ' if right else 'WRONG'} {said}")
             return right
 
         wrong = [*pool.map(one, enumerate(arguments.fault))].count(False)
-    say(f"{wrong} are wrong" if wrong else "ok: each has raised its alert, and no other")
+    alerting.say(f"{wrong} are wrong" if wrong else "ok: each has raised its alert, and no other")
     return min(wrong, 1)
 
 

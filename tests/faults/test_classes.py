@@ -108,17 +108,11 @@ def test_what_proves_nothing_fails_and_a_seed_repeats_a_run(tmp_path: Path) -> N
 
 
 @pytest.mark.needs("minutes")
-def test_a_full_run_fails_where_a_tool_is_missing(tmp_path: Path) -> None:
-    """And says which; a run without ``--full`` has left the test out."""
+def test_a_full_run_has_what_a_plain_one_leaves_out_and_fails_where_a_tool_is_missing(tmp_path: Path) -> None:
+    """From any folder; and properties, with more examples; not what would be the same again."""
     said = outcome(tmp_path, "--full", PATH="/nonexistent")
     assert "this fault needs 'strace', which this machine does not give" in said
     assert "classes that did not run: " in said
-
-
-@pytest.mark.needs("minutes")
-def test_a_full_run_has_what_a_plain_one_leaves_out_from_any_folder(tmp_path: Path) -> None:
-    """And properties, with more examples; not what would be the same again."""
-    said = outcome(tmp_path, "--full")
     assert re.search("^PASSED .*::test_long$", said, re.MULTILINE)
     assert "examples: 200\n" in said
     assert "test_short" not in said

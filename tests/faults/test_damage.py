@@ -16,18 +16,7 @@ import pytest
 
 from tests.consumers.packed import given_documents, pack
 from tests.faults.trial import Trial
-from tests.store.chains import (
-    STREAM,
-    contents,
-    directory_of,
-    fill,
-    flip,
-    make_chain,
-    make_info,
-    make_store,
-    segment_of,
-    tokens_of,
-)
+from tests.store import chains
 from tests.store.giving import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import examine, repair_partition
@@ -82,10 +71,10 @@ PACKINGS: Final = ("fit", "rows", "chunks")
 def chain_named(name: str, info: StreamInfo, count: int) -> Blocks:
     """Return an odd chain, that of a packing, or, of another name, an ordinary one."""
     make = odd_chain if name in ODD else packed_chain
-    return make(name, info, count) if name in (*ODD, *PACKINGS) else make_chain(info, count)
+    return make(name, info, count) if name in (*ODD, *PACKINGS) else chains.make_chain(info, count)
 
 
-INFO: Final = make_info(segment_blocks=6)
+INFO: Final = chains.make_info(segment_blocks=6)
 BLOCKS: Final = 17
 OPEN: Final = 12  # where the open segment begins
 COMMITS: Final = (9, 13, 15, 16)  # the last two are those of the open segment that truncation takes away byte by byte
@@ -104,19 +93,21 @@ class Scene:
     def make(cls, path: Path, name: str) -> Self:
         """Write the stores of a chain (`chain_named`)."""
         chain = chain_named(name, INFO, BLOCKS)
-        calm = make_store(path / "calm", INFO)
-        fill(calm, INFO, chain, [BLOCKS])
-        store = make_store(path / "store", INFO)
-        fill(store, INFO, chain, COMMITS)
+        calm = chains.make_store(path / "calm", INFO)
+        chains.fill(calm, INFO, chain, [BLOCKS])
+        store = chains.make_store(path / "store", INFO)
+        chains.fill(store, INFO, chain, COMMITS)
         for suffix in ("bin", "docs"):
-            beyond = (directory_of(calm) / f"{OPEN:012d}.{suffix}").read_bytes()
-            (directory_of(store) / f"{OPEN:012d}.{suffix}").write_bytes(beyond)  # block 16, not committed
-        files = {path: path.read_bytes() for path in sorted(directory_of(store).iterdir()) if path.name != "lock"}
-        return cls(store, chain, files, contents(calm))
+            beyond = (chains.directory_of(calm) / f"{OPEN:012d}.{suffix}").read_bytes()
+            (chains.directory_of(store) / f"{OPEN:012d}.{suffix}").write_bytes(beyond)  # block 16, not committed
+        files = {
+            path: path.read_bytes() for path in sorted(chains.directory_of(store).iterdir()) if path.name != "lock"
+        }
+        return cls(store, chain, files, chains.contents(calm))
 
     def restore(self) -> None:
         """Put every file back, and remove all others."""
-        for path in directory_of(self.store).iterdir():
+        for path in chains.directory_of(self.store).iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path not in self.files and path.name != "lock":
@@ -128,26 +119,26 @@ class Scene:
 
     def recovered(self) -> int:
         """Open the store for writing, go on to the chain's end, and compare all files; return where it went on."""
-        with PartitionWriter.open(self.store, STREAM, 0) as writer:
+        with PartitionWriter.open(self.store, chains.STREAM, 0) as writer:
             block = writer.next_block
-        fill(self.store, INFO, self.chain, [BLOCKS])
-        assert contents(self.store) == self.whole
+        chains.fill(self.store, INFO, self.chain, [BLOCKS])
+        assert chains.contents(self.store) == self.whole
         return block
 
     def repaired(self) -> None:
         """Repair; what counted is there again, and writing goes on."""
-        repairs = list(repair_partition(directory_of(self.store), INFO, 0, ChainDonor(self.chain, INFO)))
+        repairs = list(repair_partition(chains.directory_of(self.store), INFO, 0, ChainDonor(self.chain, INFO)))
         assert not [repair for repair in repairs if repair.lost]
         self.recovered()
 
     def examined(self) -> list[str]:
-        directory = directory_of(self.store)
+        directory = chains.directory_of(self.store)
         return [damage.what for damage in examine(directory, INFO, 0, read_start(directory, INFO, 0))]
 
     def refused(self) -> set[int]:
         """Read every block with a checking reader: what is returned is right, or refused by the name of a file."""
-        tokens = tokens_of(self.chain, INFO)
-        reader = open_partition(self.store.path, STREAM, 0, check=True)
+        tokens = chains.tokens_of(self.chain, INFO)
+        reader = open_partition(self.store.path, chains.STREAM, 0, check=True)
         refused: set[int] = set()
         for number in range(reader.blocks):
             try:
@@ -171,13 +162,13 @@ def scenes_to_break(path: Path, trial: Trial) -> Iterator[Scene]:
 def test_truncation_at_every_byte_of_the_last_two_commits(tmp_path: Path, trial: Trial) -> None:
     """The log's end counts as never written; committed data that is missing is refused, named, and repaired."""
     for scene in scenes_to_break(tmp_path, trial):
-        log = segment_of(scene.store, OPEN).commits
+        log = chains.segment_of(scene.store, OPEN).commits
         records = [0, 64 + 32, 64 + 32 + 64 + 64]  # 13 commits one block, 15 two, 16 one
         for length in range(records[1], len(scene.files[log]) + 1):
             scene.restore()
             log.write_bytes(scene.files[log][:length])
             wanted = 16 if length == len(scene.files[log]) else 15 if length >= records[2] else 13
-            with PartitionWriter.open(scene.store, STREAM, 0) as writer:
+            with PartitionWriter.open(scene.store, chains.STREAM, 0) as writer:
                 assert (writer.next_block, writer.chain) == (wanted, scene.chain.chains[wanted - 1])
             trial.fired("log cut off")
         _cut_data(scene, trial)
@@ -190,19 +181,19 @@ def _cut_data(scene: Scene, trial: Trial) -> None:
         ("bin", 4 * INFO.block_bytes, 1 * INFO.block_bytes),
         ("docs", sum(map(len, scene.chain.entries[OPEN:16])), len(scene.chain.entries[OPEN])),
     ):
-        path = segment_of(scene.store, OPEN).directory / f"{OPEN:012d}.{suffix}"
+        path = chains.segment_of(scene.store, OPEN).directory / f"{OPEN:012d}.{suffix}"
         lengths = range(ends, len(scene.files[path]) + 1)
         repaired = set(trial.rng.sample(lengths, trial.rounds(4, len(lengths))))
         for length in lengths:
             scene.restore()
             path.write_bytes(scene.files[path][:length])
             if length >= committed:
-                with PartitionWriter.open(scene.store, STREAM, 0) as writer:
+                with PartitionWriter.open(scene.store, chains.STREAM, 0) as writer:
                     assert writer.next_block == 16
                 trial.fired("uncommitted data cut off")
                 continue
             with pytest.raises(DamagedError, match=rf"{path.name}: it has {length} bytes, but {committed} were"):
-                PartitionWriter.open(scene.store, STREAM, 0)
+                PartitionWriter.open(scene.store, chains.STREAM, 0)
             trial.fired("committed data cut off")
             if length in repaired:
                 scene.repaired()
@@ -264,7 +255,7 @@ def _block_at(scene: Scene, first: int, suffix: str, at: int) -> int:
 
 def _lose(*names: str) -> Callable[[Scene, random.Random], None]:
     def lose(scene: Scene, _: random.Random) -> None:
-        for path in [path for name in names for path in directory_of(scene.store).glob(name)]:
+        for path in [path for name in names for path in chains.directory_of(scene.store).glob(name)]:
             path.unlink()
 
     return lose
@@ -273,16 +264,16 @@ def _lose(*names: str) -> Callable[[Scene, random.Random], None]:
 def _copy_foreign(scene: Scene, rng: random.Random) -> None:
     """Copy a segment of another partition, sealed or open, over ours."""
     first = rng.choice([0, 6, OPEN])
-    foreign = make_store(scene.store.path.parent / "foreign", INFO)
-    if not directory_of(foreign, 1).exists():
-        fill(foreign, INFO, make_chain(INFO, BLOCKS, partition=1, seed=9), [16], partition=1)
-    for path in directory_of(foreign, 1).glob(f"{first:012d}.*"):
-        shutil.copy(path, directory_of(scene.store))
+    foreign = chains.make_store(scene.store.path.parent / "foreign", INFO)
+    if not chains.directory_of(foreign, 1).exists():
+        chains.fill(foreign, INFO, chains.make_chain(INFO, BLOCKS, partition=1, seed=9), [16], partition=1)
+    for path in chains.directory_of(foreign, 1).glob(f"{first:012d}.*"):
+        shutil.copy(path, chains.directory_of(scene.store))
 
 
 def _leave_stale(scene: Scene, rng: random.Random) -> None:
     for name in (f"{OPEN:012d}.json.tmp", "start.json.tmp", f"{0:012d}.bin.broken", "notes.txt", f"{6:012d}.bak"):
-        (directory_of(scene.store) / name).write_bytes(rng.randbytes(20))
+        (chains.directory_of(scene.store) / name).write_bytes(rng.randbytes(20))
 
 
 FILES: Final[dict[str, Callable[[Scene, random.Random], None]]] = {
@@ -316,8 +307,8 @@ def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(t
         harm(scene, trial.rng)
         trial.fired("files gone or foreign")
         try:
-            PartitionWriter.open(scene.store, STREAM, 0).close()
-            reader = open_partition(scene.store.path, STREAM, 0, check=True)
+            PartitionWriter.open(scene.store, chains.STREAM, 0).close()
+            reader = open_partition(scene.store.path, chains.STREAM, 0, check=True)
             reader.gather(range(reader.blocks))  # opening looks at the newest alone, and readers see the rest
             scene.recovered()
         except DamagedError as error:
@@ -329,18 +320,18 @@ def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(t
     assert FILES.keys() - loud.keys() == quiet
     for text in loud.values():
         assert "run `tokenmill repair raw-text.train 0 --store" in text
-        assert f"{directory_of(scene.store)}/" in text
+        assert f"{chains.directory_of(scene.store)}/" in text
     trial.held("exact", "loud")
 
 
 @pytest.mark.fault("bits-flipped", "files-missing")
 def test_descriptions_that_are_damaged_are_refused(tmp_path: Path, trial: Trial) -> None:
     """A store's identity, a partition's start: each flip is named, or changes nothing that anyone uses."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, chain_named("ordinary", INFO, BLOCKS), [16])
-    retire(store.path, STREAM, 0, 6)
+    store = chains.make_store(tmp_path, INFO)
+    chains.fill(store, INFO, chain_named("ordinary", INFO, BLOCKS), [16])
+    retire(store.path, chains.STREAM, 0, 6)
     for path, load in (
-        (directory_of(store) / "start.json", lambda: read_start(directory_of(store), INFO, 0)),
+        (chains.directory_of(store) / "start.json", lambda: read_start(chains.directory_of(store), INFO, 0)),
         (store.path / "store.json", lambda: Store.open(store.path)),
     ):
         data, right = path.read_bytes(), load()
@@ -358,7 +349,7 @@ def test_descriptions_that_are_damaged_are_refused(tmp_path: Path, trial: Trial)
     trial.held("loud")
 
 
-FOLLOWED: Final = make_info(block_tokens=17, segment_blocks=16)  # as in `WRITE`
+FOLLOWED: Final = chains.make_info(block_tokens=17, segment_blocks=16)  # as in `WRITE`
 NOTICED_SECONDS: Final = 60
 """Readers look at the files under them some twenty times a second, and map those that grew again after five seconds."""
 WRITE: Final = """
@@ -387,7 +378,7 @@ class Follower:
     """A reader that checks every block as soon as it sees it, keeps some views for good, and looks back."""
 
     def __init__(self, store: Path, tokens: "np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]") -> None:
-        self.reader: PartitionReader = open_partition(store, STREAM, 0, check=True)
+        self.reader: PartitionReader = open_partition(store, chains.STREAM, 0, check=True)
         self.seen = 0
         self.views: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]]] = []
         self._tokens = tokens
@@ -409,25 +400,25 @@ def test_reader_stays_right_whatever_becomes_of_the_files(tmp_path: Path, trial:
     """Each block once, in order; a damaged one is refused until it is repaired; no view changes, none is lost."""
     rng, kills = trial.rng, trial.rounds(4, 100)
     blocks = 400 * kills
-    chain = make_chain(FOLLOWED, blocks)
-    store = make_store(tmp_path / "store", FOLLOWED)
-    tokens = tokens_of(chain, FOLLOWED)
+    chain = chains.make_chain(FOLLOWED, blocks)
+    store = chains.make_store(tmp_path / "store", FOLLOWED)
+    tokens = chains.tokens_of(chain, FOLLOWED)
     follower = Follower(store.path, tokens)
     for round_ in range(kills):
         until = blocks if round_ == kills - 1 else min(follower.seen + rng.randrange(100, 400), blocks)
         trial.fired("writer SIGKILL", _write(store.path, follower, blocks, until, trial))
         _damage_and_repair(store.path, follower, ChainDonor(chain, FOLLOWED), trial)
         trial.fired("segments rolled", follower.seen // FOLLOWED.segment_blocks - trial.faults["segments rolled"])
-    fill(store, FOLLOWED, chain, [blocks])
+    chains.fill(store, FOLLOWED, chain, [blocks])
     follower.follow(rng)
     for number, view in follower.views:  # the files behind most of them have gone
         assert view.tobytes() == tokens[number].tobytes()
     assert follower.seen == blocks
-    calm = make_store(tmp_path / "calm", FOLLOWED)
-    fill(calm, FOLLOWED, chain, [blocks])
-    kept = contents(store)
+    calm = chains.make_store(tmp_path / "calm", FOLLOWED)
+    chains.fill(calm, FOLLOWED, chain, [blocks])
+    kept = chains.contents(store)
     kept.pop("start.json", None)
-    assert kept == {name: data for name, data in contents(calm).items() if name in kept}
+    assert kept == {name: data for name, data in chains.contents(calm).items() if name in kept}
     trial.held("reader", "exact", blocks=blocks, views=len(follower.views))
 
 
@@ -443,7 +434,7 @@ def _write(store: Path, follower: Follower, blocks: int, until: int, trial: Tria
             word, number = line.split()
             assert word != "committed" or follower.seen >= int(number)
             if rng.random() < 0.05:
-                gone = retire(store, STREAM, 0, max(follower.seen - 96, 0)).segments
+                gone = retire(store, chains.STREAM, 0, max(follower.seen - 96, 0)).segments
                 trial.fired("segments retired", gone)
             if word == "committed":
                 writer.stdin.write("go on\n")
@@ -460,10 +451,10 @@ def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial
     reader = follower.reader
     number = trial.rng.randrange(reader.first_block, follower.seen)
     first = number - number % FOLLOWED.segment_blocks
-    path = store / STREAM / "0" / f"{first:012d}.bin"
+    path = store / chains.STREAM / "0" / f"{first:012d}.bin"
     at = (number - first) * FOLLOWED.block_bytes + trial.rng.randrange(FOLLOWED.block_bytes)
     before = [view.copy() for _, view in follower.views]
-    flip(path, at)
+    chains.flip(path, at)
     with pytest.raises(DamagedError, match=rf"{path.name}: block {number}, at byte"):
         _read_again_and_again(reader, number)
     repaired = list(repair_partition(path.parent, FOLLOWED, 0, donor))

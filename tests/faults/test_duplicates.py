@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,47 +21,53 @@ from tokenmill.app.tools.verify import verify
 pytestmark = pytest.mark.needs("minutes")
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Broker]:
+    """Run a broker that a test may kill."""
+    with Broker(tmp_path / "broker") as broker:
+        yield broker
+
+
 @pytest.mark.fault("duplicates-killed")
 @pytest.mark.timeout(3600)
-def test_kills_change_nothing_that_is_kept(tmp_path: Path, trial: Trial) -> None:
+def test_kills_change_nothing_that_is_kept(own: Broker, tmp_path: Path, trial: Trial) -> None:
     """Of mills and sequencers, some of which are only stopped, and go on beside the next; and of the broker."""
-    with Broker(tmp_path / "broker") as broker:
-        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
-        settings = settings.model_copy(update={"session_timeout": 2.0})
-        with Service(settings, tmp_path) as service:
-            service.segment()
-            stopped = deque[Worker]()
-            for number in range(trial.rounds(9, 100)):
-                feed(settings, trial.rng, 40)
-                time.sleep(trial.rng.uniform(0, 3))
-                if number % 5 == 0:
-                    broker.kill()
-                    broker.start()
-                    trial.fired("broker SIGKILL")
-                service.tend()
-                at_work = [one for one in service.workers if one.running and one not in stopped]
-                at_work = [one for one in at_work if one.role != "segment"]
-                roles = [one.role for one in at_work]
-                at_work += service.mill(max(2 - roles.count("mill"), 0))
-                at_work += [] if "sequencer" in roles else [service.sequencer()]
-                worker = trial.rng.choice(at_work)
-                if number % 3:
-                    worker.kill()
-                else:
-                    worker.pause()
-                    stopped.append(worker)
-                trial.fired(f"{worker.role} {'SIGKILL' if number % 3 else 'SIGSTOP'}")
-                if len(stopped) > 1:
-                    stopped[-2].resume()  # it goes on beside the one in its place
-                if len(stopped) > 3:  # all but the last may have gone on
-                    stopped.popleft().kill()
+    settings = domain_settings(own, topics_on(own, "judged"), tmp_path)
+    settings = settings.model_copy(update={"session_timeout": 2.0})
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        stopped = deque[Worker]()
+        for number in range(trial.rounds(9, 100)):
+            feed(settings, trial.rng, 40)
+            time.sleep(trial.rng.uniform(0, 3))
+            if number % 5 == 0:
+                own.kill()
+                own.start()
+                trial.fired("broker SIGKILL")
             service.tend()
-            service.mill()
-            service.sequencer()
-            for worker in service.workers:
-                worker.resume()
-            require_one_order(service)
-            require_verified(settings)
+            at_work = [one for one in service.workers if one.running and one not in stopped]
+            at_work = [one for one in at_work if one.role != "segment"]
+            roles = [one.role for one in at_work]
+            at_work += service.mill(max(2 - roles.count("mill"), 0))
+            at_work += [] if "sequencer" in roles else [service.sequencer()]
+            worker = trial.rng.choice(at_work)
+            if number % 3:
+                worker.kill()
+            else:
+                worker.pause()
+                stopped.append(worker)
+            trial.fired(f"{worker.role} {'SIGKILL' if number % 3 else 'SIGSTOP'}")
+            if len(stopped) > 1:
+                stopped[-2].resume()  # it goes on beside the one in its place
+            if len(stopped) > 3:  # all but the last may have gone on
+                stopped.popleft().kill()
+        service.tend()
+        service.mill()
+        service.sequencer()
+        for worker in service.workers:
+            worker.resume()
+        require_one_order(service)
+        require_verified(settings)
     trial.held("exact", "complete")
 
 
@@ -90,53 +97,51 @@ def test_every_packing_keeps_the_same(
 
 
 @pytest.mark.fault("verdicts-lost")
-def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(tmp_path: Path, trial: Trial) -> None:
+def test_lost_tails_of_verdicts_heal_and_those_of_signatures_halt(own: Broker, tmp_path: Path, trial: Trial) -> None:
     """What was signed says again what was judged; without it, verdicts are out that nobody can find out again."""
-    with Broker(tmp_path / "broker") as broker:
-        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
-        (domain,) = settings.domains()
-        lost = domain.verdicts_topic(settings.raw_topics[0])
-        for _ in range(3):
-            feed(settings, trial.rng, 60)
-            with Service(settings, tmp_path) as service:
-                everything(service)
-                require_one_order(service)
-                service.stop()
-            broker.kill()
-            trial.fired("verdicts lost", cut(broker, lost, -1))
-            broker.start()
-        broker.kill()
-        trial.fired("signatures lost", cut(broker, domain.signatures_topic, -2))
-        broker.start()
+    settings = domain_settings(own, topics_on(own, "judged"), tmp_path)
+    (domain,) = settings.domains()
+    lost = domain.verdicts_topic(settings.raw_topics[0])
+    for _ in range(3):
+        feed(settings, trial.rng, 60)
         with Service(settings, tmp_path) as service:
-            mill, _, sequencer = everything(service)
-            service.wait_until(lambda: "lost messages of which verdicts are out" in halt_of(sequencer))
-            feed(settings, trial.rng, 60)
-            service.wait_until(
-                lambda: any("see that a sequencer runs" in str(one["waiting"]) for one in mill.partitions.values())
-            )
+            everything(service)
+            require_one_order(service)
+            service.stop()
+        own.kill()
+        trial.fired("verdicts lost", cut(own, lost, -1))
+        own.start()
+    own.kill()
+    trial.fired("signatures lost", cut(own, domain.signatures_topic, -2))
+    own.start()
+    with Service(settings, tmp_path) as service:
+        mill, _, sequencer = everything(service)
+        service.wait_until(lambda: "lost messages of which verdicts are out" in halt_of(sequencer))
+        feed(settings, trial.rng, 60)
+        service.wait_until(
+            lambda: any("see that a sequencer runs" in str(one["waiting"]) for one in mill.partitions.values())
+        )
     trial.held("exact", "complete", "loud")
 
 
 @pytest.mark.fault("verdicts-lost")
-def test_other_texts_than_were_signed_halt(tmp_path: Path, trial: Trial) -> None:
+def test_other_texts_than_were_signed_halt(own: Broker, tmp_path: Path, trial: Trial) -> None:
     """A raw log is rewritten after its texts were signed and before they are milled; the other partitions go on."""
-    with Broker(tmp_path / "broker") as broker:
-        settings = domain_settings(broker, topics_on(broker, "judged"), tmp_path)
-        (domain,), rewritten = settings.domains(), settings.raw_topics[0]
-        for _ in range(2):  # two batches, of which one is lost
-            feed(settings, trial.rng, 60)
-        with Service(settings, tmp_path) as service:
-            service.mill()
-            service.wait_until(partial(are_signed, settings, domain))
-        broker.kill()
-        trial.fired("raw texts lost", cut(broker, rewritten, -1))
-        broker.start()
-        send(settings, [Raw(b"another text than was there")] * 60, rewritten)
-        with Service(settings, tmp_path) as service:
-            mill, _, _ = everything(service)
-            service.wait_until(lambda: "what was judged" in halted(mill, f"{rewritten}/0"))
-            assert not [name for name, one in mill.partitions.items() if one["halted"] and name != f"{rewritten}/0"]
+    settings = domain_settings(own, topics_on(own, "judged"), tmp_path)
+    (domain,), rewritten = settings.domains(), settings.raw_topics[0]
+    for _ in range(2):  # two batches, of which one is lost
+        feed(settings, trial.rng, 60)
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.wait_until(partial(are_signed, settings, domain))
+    own.kill()
+    trial.fired("raw texts lost", cut(own, rewritten, -1))
+    own.start()
+    send(settings, [Raw(b"another text than was there")] * 60, rewritten)
+    with Service(settings, tmp_path) as service:
+        mill, _, _ = everything(service)
+        service.wait_until(lambda: "what was judged" in halted(mill, f"{rewritten}/0"))
+        assert not [name for name, one in mill.partitions.items() if one["halted"] and name != f"{rewritten}/0"]
     trial.held("loud")
 
 

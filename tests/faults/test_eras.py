@@ -12,24 +12,11 @@ import pytest
 
 from tests.conftest import topics_on
 from tests.eras.judging import stops_of
+from tests.faults import oracle
 from tests.faults.altering import cut
 from tests.faults.conftest import Configured
 from tests.faults.failpoints import CLOSING, SIDES, Failpoint
 from tests.faults.feeding import TEXT, Feeder, beside, flush_all
-from tests.faults.oracle import (
-    assert_eras_right,
-    eras_are_complete,
-    eras_of,
-    expected_chains,
-    judge,
-    new_reader,
-    read_control,
-    read_topic,
-    shared_reader,
-    store_is_complete,
-    stored_eras,
-    token_messages,
-)
 from tests.faults.serving import halted, working
 from tests.faults.test_lost_logs import forged, raw_of
 from tests.faults.test_step_kills import Breakable
@@ -52,11 +39,11 @@ OFTEN: Final[dict[str, Any]] = {"splits": {"train": 1000}, "session_timeout": 1.
 @contextmanager
 def watched(settings: Settings) -> Iterator[Counter[str]]:
     """Read the eras on the control topics again and again: they are added to, and nothing else. Yield how often."""
-    looks, seen, client = Counter[str](), dict[str, list[bytes]](), new_reader(settings.bootstrap_servers)
+    looks, seen, client = Counter[str](), dict[str, list[bytes]](), oracle.new_reader(settings.bootstrap_servers)
 
     def look() -> None:
         for stream in settings.streams():
-            before, now = seen.get(stream.name, []), eras_of(settings, stream, client)
+            before, now = seen.get(stream.name, []), oracle.eras_of(settings, stream, client)
             assert now[: len(before)] == before, f"{stream.name}: eras changed"
             seen[stream.name] = now
         looks["looks_at_eras"] += 1
@@ -81,12 +68,14 @@ def drop(service: Service, worker: Worker) -> None:
 
 def ignored(settings: Settings) -> int:
     """Return how many era records on the control topics are no eras."""
-    written = [kept for stream in settings.streams() for kept in read_topic(settings, stream.control_topic)]
-    return sum(kept.key == b"era" for kept in written) - sum(len(eras_of(settings, s)) for s in settings.streams())
+    written = [kept for stream in settings.streams() for kept in oracle.read_topic(settings, stream.control_topic)]
+    return sum(kept.key == b"era" for kept in written) - sum(
+        len(oracle.eras_of(settings, s)) for s in settings.streams()
+    )
 
 
 def has_eras(settings: Settings, more_than: int) -> Callable[[], bool]:
-    return lambda: sum(len(eras_of(settings, stream)) for stream in settings.streams()) > more_than
+    return lambda: sum(len(oracle.eras_of(settings, stream)) for stream in settings.streams()) > more_than
 
 
 @contextmanager
@@ -98,15 +87,15 @@ def two_stores(settings: Settings, trial: Trial) -> Iterator[Breakable]:
         with other_settings(service, other):
             service.segment()
         yield service
-        _, chains = judge(service, trial)
-        service.wait_until(lambda: store_is_complete(other, chains) and eras_are_complete(other, chains))
+        _, chains = oracle.judge(service, trial)
+        service.wait_until(lambda: oracle.store_is_complete(other, chains) and oracle.eras_are_complete(other, chains))
         for stream in other.streams():
-            assert stored_eras(other, stream) == stored_eras(settings, stream)
+            assert oracle.stored_eras(other, stream) == oracle.stored_eras(settings, stream)
 
 
 def have(settings: Settings, count: int) -> bool:
-    found = {stream: eras_of(settings, stream) for stream in settings.streams()}
-    return all(len(eras) >= count and stored_eras(settings, stream) == eras for stream, eras in found.items())
+    found = {stream: oracle.eras_of(settings, stream) for stream in settings.streams()}
+    return all(len(eras) >= count and oracle.stored_eras(settings, stream) == eras for stream, eras in found.items())
 
 
 @pytest.mark.fault("era-step-killed")
@@ -138,7 +127,7 @@ def test_stopped_mill_comes_back_with_an_era_that_nobody_takes(configured: Confi
             zombie = service.mill_at(point)
             service.wait_until(lambda: psutil.Process(zombie.process.pid).status() == psutil.STATUS_STOPPED)  # noqa: B023 - called before the next round
             (heir,) = service.mill()
-            before, known = ignored(settings), len(eras_of(settings, settings.streams()[0]))
+            before, known = ignored(settings), len(oracle.eras_of(settings, settings.streams()[0]))
             service.wait_until(has_eras(settings, known + 1))
             zombie.resume()
             if point.step == "era" and point.side == "before":
@@ -167,7 +156,7 @@ def test_two_mills_that_both_own_partition_0_close_one_chain(configured: Configu
                 service.mill()
         with other_settings(service, second):
             service.mill()
-        began = len(eras_of(settings, settings.streams()[0]))
+        began = len(oracle.eras_of(settings, settings.streams()[0]))
         service.wait_until(has_eras(settings, began + 4))
     trial.fired("eras of two owners at once, of which one was ignored", ignored(settings))
     trial.held(**looks)
@@ -182,17 +171,17 @@ def test_owner_whose_own_chain_stands_closes_eras_for_the_others(configured: Con
     with working(settings) as service:
         mill, _ = service.workers
         chains = service.wait_until_complete()
-        service.wait_until(lambda: sum(stops_of(eras_of(settings, stream))) == sum(map(len, chains.values())))
-        before = stops_of(eras_of(settings, stream))
+        service.wait_until(lambda: sum(stops_of(oracle.eras_of(settings, stream))) == sum(map(len, chains.values())))
+        before = stops_of(oracle.eras_of(settings, stream))
         mill.stop()
-        send(settings, [raw_of(forged(token_messages(settings, stream)[-1]))], stream.tokens_topic)
+        send(settings, [raw_of(forged(oracle.token_messages(settings, stream)[-1]))], stream.tokens_topic)
         (mill,) = service.mill()
         service.wait_until(lambda: bool(halted(mill, f"{settings.raw_topics[0]}/0")))
         send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
         flush_all(settings)
-        wanted = len(expected_chains(settings)[1].blocks)
-        service.wait_until(lambda: stops_of(eras_of(settings, stream)) == [before[0], wanted])
-        service.wait_until(lambda: stored_eras(settings, stream) == eras_of(settings, stream))
+        wanted = len(oracle.expected_chains(settings)[1].blocks)
+        service.wait_until(lambda: stops_of(oracle.eras_of(settings, stream)) == [before[0], wanted])
+        service.wait_until(lambda: oracle.stored_eras(settings, stream) == oracle.eras_of(settings, stream))
         assert wanted > before[1]
         assert "no era takes blocks of this partition" in mill.log
     trial.fired("partition that contradicts itself")
@@ -208,7 +197,7 @@ def assert_lost_eras_are_noticed(settings: Settings, lose: Callable[[Stream, lis
             service.wait_until_complete()
             service.wait_until(lambda: have(settings, number))  # noqa: B023 - called before the next round
         service.stop()
-    had = stored_eras(settings, stream)
+    had = oracle.stored_eras(settings, stream)
     lose(stream, had)
     send(settings, [Raw(4 * TEXT)] * 20)
     new = settings.model_copy(update={"store": settings.store.with_name("new")})
@@ -217,15 +206,15 @@ def assert_lost_eras_are_noticed(settings: Settings, lose: Callable[[Stream, lis
         with other_settings(service, new):
             service.segment()
         service.mill()
-        service.wait_until(lambda: read_control(settings, stream).genesis is not None)
+        service.wait_until(lambda: oracle.read_control(settings, stream).genesis is not None)
         flush_all(settings)
-        chains = expected_chains(settings)
-        service.wait_until(lambda: store_is_complete(settings, chains) and store_is_complete(new, chains))
-        service.wait_until(lambda: eras_are_complete(new, chains))
+        chains = oracle.expected_chains(settings)
+        service.wait_until(lambda: oracle.store_is_complete(settings, chains) and oracle.store_is_complete(new, chains))
+        service.wait_until(lambda: oracle.eras_are_complete(new, chains))
         service.wait_until(lambda: "no more eras are stored" in worker.log)
         assert "is not on its control topic any more" in worker.log
-        assert stored_eras(settings, stream) == had
-        assert assert_eras_right(new, chains)
+        assert oracle.stored_eras(settings, stream) == had
+        assert oracle.assert_eras_right(new, chains)
     trial.held("eras", "loud", "complete")
 
 
@@ -236,7 +225,7 @@ def test_store_halts_where_its_eras_topic_was_made_anew(configured: Configured, 
 
     def lose(stream: Stream, _: list[bytes]) -> None:
         in_own_loop(partial(make_anew, settings, stream.control_topic))
-        shared_reader.cache_clear()
+        oracle.shared_reader.cache_clear()
         trial.fired("control topic made anew")
 
     assert_lost_eras_are_noticed(settings, lose, trial)
@@ -252,7 +241,7 @@ def test_store_halts_where_the_control_topic_lost_an_era_that_it_has(tmp_path: P
             broker.kill()
             trial.fired("era lost after its acknowledgement", cut(broker, stream.control_topic, -1))
             broker.start()
-            assert eras_of(settings, stream) == had[:-1]
+            assert oracle.eras_of(settings, stream) == had[:-1]
 
         assert_lost_eras_are_noticed(settings, lose, trial)
 
@@ -282,23 +271,23 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configu
             segment = service.segment()
             send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
             flush_all(settings)
-            service.wait_until(lambda: stops_of(stored_eras(settings, stream))[1:] > [0])
+            service.wait_until(lambda: stops_of(oracle.stored_eras(settings, stream))[1:] > [0])
             service.wait_until(lambda: bool(trainable(settings)))  # a line counts when its row is there, a sync later
             assert not all(trainable(settings))
             trial.fired("era in the store before its blocks")
         service.wait_until(lambda: all(trainable(settings)))
-        judge(service, trial)
-        kept = len(stored_eras(settings, stream))
+        oracle.judge(service, trial)
+        kept = len(oracle.stored_eras(settings, stream))
         drop(service, segment)
         with PartitionLock(directory):
             segment = service.segment()
             send(settings, [Raw(4 * TEXT, number % 2) for number in range(40)])
             flush_all(settings)
-            service.wait_until(lambda: store_is_complete(settings, expected_chains(settings)))
+            service.wait_until(lambda: oracle.store_is_complete(settings, oracle.expected_chains(settings)))
             service.wait_until(lambda: "waiting for the eras' files" in segment.log)
-            assert len(stored_eras(settings, stream)) == kept
+            assert len(oracle.stored_eras(settings, stream)) == kept
             trial.fired("blocks in the store before their eras")
-        judge(service, trial)
+        oracle.judge(service, trial)
         for name in (ERA_LINES_FILE, ERA_INDEX_FILE):
             drop(service, segment)
             right = {path: (directory / path).read_bytes() for path in (ERA_LINES_FILE, ERA_INDEX_FILE)}
@@ -312,9 +301,9 @@ def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(configu
             for path in right:
                 (directory / path).unlink()
             segment = service.segment()
-            service.wait_until(lambda: stored_eras(settings, stream) == eras_of(settings, stream))
+            service.wait_until(lambda: oracle.stored_eras(settings, stream) == oracle.eras_of(settings, stream))
             assert (directory / ERA_LINES_FILE).read_bytes() == right[ERA_LINES_FILE]
-        judge(service, trial)
+        oracle.judge(service, trial)
         assert is_whole(settings, stream)
     trial.held("loud")
 
@@ -327,7 +316,7 @@ def is_whole(settings: Settings, stream: Stream) -> bool:
     """Return whether the store has every era of the topic, and its files can be read."""
     try:
         reader = open_eras(settings.store, stream.name)
-        return [reader.era(number).pack() for number in range(reader.eras)] == eras_of(settings, stream)
+        return [reader.era(number).pack() for number in range(reader.eras)] == oracle.eras_of(settings, stream)
     except DamagedError:
         return False
 

@@ -11,22 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import TopicFactory, topics_on
+from tests.faults import oracle
 from tests.faults.altering import configure, cut, delete_records, recreate
 from tests.faults.conftest import Configured
 from tests.faults.feeding import TEXT, Feeder, flush_all
-from tests.faults.oracle import (
-    Kept,
-    assert_all_equal,
-    assert_store_equal,
-    assert_topic_equal,
-    document_for,
-    expected_chains,
-    judge,
-    read_topic,
-    store_is_complete,
-    token_messages,
-    watermarks,
-)
 from tests.faults.serving import halted, working
 from tests.faults.test_workers import BURST, kill_one
 from tests.faults.trial import Trial
@@ -56,7 +44,7 @@ def test_recreated_source_halts_its_partitions_and_no_other(
         send(settings, [Raw(TEXT * 4)] * 30, name)
     with working(settings) as service:
         service.wait_until_complete()
-        before = {name: read_topic(settings, f"tokens.{name}.train", 0) for name in (shorter, longer)}
+        before = {name: oracle.read_topic(settings, f"tokens.{name}.train", 0) for name in (shorter, longer)}
         recreate(settings, shorter, 1)
         recreate(settings, longer, 1)
         send(settings, [Raw(b"another text " * 9)] * 60, longer)
@@ -69,14 +57,14 @@ def test_recreated_source_halts_its_partitions_and_no_other(
 
         service.wait_until(lambda: all(reasons()))
         ends, differs = reasons()
-        chains = [chain for chain in expected_chains(settings) if chain.stream.raw_topic == other]
-        service.wait_until(lambda: store_is_complete(settings, chains))
-        assert_all_equal(settings, chains)
+        chains = [chain for chain in oracle.expected_chains(settings) if chain.stream.raw_topic == other]
+        service.wait_until(lambda: oracle.store_is_complete(settings, chains))
+        oracle.assert_all_equal(settings, chains)
     advice = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
     assert ends == f"{shorter}[0] ends at offset 0, the chain has passed 29: {advice}"
     noticed = ("no longer holds at offset 29 what the chain was made of", "ends at offset 0, the chain has passed 29")
     assert differs in {f"{longer}[0] {how}: {advice}" for how in noticed}  # the second one before there are new texts
-    assert {name: read_topic(settings, f"tokens.{name}.train", 0) for name in before} == before
+    assert {name: oracle.read_topic(settings, f"tokens.{name}.train", 0) for name in before} == before
     trial.fired("raw topic recreated", 2)
     trial.held("loud", "exact", "complete")
 
@@ -102,20 +90,20 @@ def test_mill_ends_when_its_token_topic_loses_its_tail(configured: Configured, t
         segment.stop()
         recreate(settings, tokens_topic, 1)
         send(settings, [Raw(TEXT * 4)] * 30)
-        service.wait_until(lambda: not mill.running or bool(read_topic(settings, tokens_topic, 0)))
+        service.wait_until(lambda: not mill.running or bool(oracle.read_topic(settings, tokens_topic, 0)))
         service.wait_until_ended(mill)
         assert mill.process.returncode == 75
         assert "it lost its tail" in (mill.beats.words or "")
         service.mill()
         service.segment()
         flush_all(settings)
-        (chain,) = expected_chains(settings)
-        service.wait_until(lambda: store_is_complete(settings, [chain]))
-        assert_store_equal(settings, chain)
-        service.wait_until(lambda: token_messages(settings, chain.stream)[-1].end == len(chain.blocks))
-        stray, again, *_ = token_messages(settings, chain.stream)
+        (chain,) = oracle.expected_chains(settings)
+        service.wait_until(lambda: oracle.store_is_complete(settings, [chain]))
+        oracle.assert_store_equal(settings, chain)
+        service.wait_until(lambda: oracle.token_messages(settings, chain.stream)[-1].end == len(chain.blocks))
+        stray, again, *_ = oracle.token_messages(settings, chain.stream)
         assert stray.first > again.first == 0
-        assert_topic_equal(settings, chain, strays=1)
+        oracle.assert_topic_equal(settings, chain, strays=1)
         trial.fired("token topic recreated")
         trial.held("exact", "complete", "topic", "loud")
 
@@ -130,7 +118,7 @@ def test_store_halts_where_the_token_topic_tells_another_story(configured: Confi
     with working(settings) as service:
         service.wait_until_complete()
         service.stop()
-        logs = [token_messages(settings, stream, partition) for partition in range(2)]
+        logs = [oracle.token_messages(settings, stream, partition) for partition in range(2)]
         logs[0][-1] = forged(logs[0][-1])
         recreate(settings, stream.tokens_topic, 2)
         raws = [raw_of(message, partition) for partition, log in enumerate(logs) for message in log]
@@ -140,10 +128,10 @@ def test_store_halts_where_the_token_topic_tells_another_story(configured: Confi
         service.wait_until(lambda: bool(halted(segment, f"{stream.tokens_topic}/0")))
         assert "lost its tail and other text came" in halted(segment, f"{stream.tokens_topic}/0")
         send(settings, [Raw(TEXT * 4, 1)] * 30)
-        there, here = expected_chains(settings)
-        service.wait_until(lambda: store_is_complete(settings, [here]))
-        assert_store_equal(settings, there)
-        assert_store_equal(settings, here)
+        there, here = oracle.expected_chains(settings)
+        service.wait_until(lambda: oracle.store_is_complete(settings, [here]))
+        oracle.assert_store_equal(settings, there)
+        oracle.assert_store_equal(settings, here)
         trial.fired("token message forged")
         trial.held("loud", "exact", "complete")
 
@@ -170,18 +158,18 @@ def test_retention_past_the_cursor_halts_with_the_range(configured: Configured, 
         service.wait_until_complete()
         mill.stop()
         send(settings, [Raw(TEXT * 3, number % 2) for number in range(40)])
-        cursors = [token_messages(settings, stream, partition)[-1].cursor for partition in range(2)]
+        cursors = [oracle.token_messages(settings, stream, partition)[-1].cursor for partition in range(2)]
         assert cursors[0].next_offset == 21
         delete_records(settings, raw_topic, 0, 30)
         delete_records(settings, raw_topic, 1, cursors[1].next_offset)
-        before = read_topic(settings, stream.tokens_topic)
+        before = oracle.read_topic(settings, stream.tokens_topic)
         (mill,) = service.mill()
         service.wait_until(lambda: bool(halted(mill, f"{raw_topic}/0")))
         service.wait_until(lambda: mill.partitions[f"{raw_topic}/1"]["position"] == 41)
         reason = halted(mill, f"{raw_topic}/0")
     assert "records 21 to 29 were removed before they were milled" in reason
-    assert read_topic(settings, stream.tokens_topic) == before
-    assert token_messages(settings, stream, 1)[-1].cursor.next_offset > 21
+    assert oracle.read_topic(settings, stream.tokens_topic) == before
+    assert oracle.token_messages(settings, stream, 1)[-1].cursor.next_offset > 21
     trial.fired("records removed before they were milled", 9)
     trial.held("loud")
 
@@ -205,7 +193,7 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
         with working(settings) as service:
             service.wait_until_complete()
             service.stop()
-        known = {chain.stream.raw_topic: chain for chain in expected_chains(settings)}
+        known = {chain.stream.raw_topic: chain for chain in oracle.expected_chains(settings)}
 
         broker.kill()
         for name in (tokens_lost, both_lost):
@@ -213,7 +201,7 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
         for name in (source_lost, both_lost):
             trial.fired("raw batches lost", cut(broker, name, 3))
         broker.start()
-        kept = {name: len(read_topic(settings, name, 0)) for name in settings.raw_topics}
+        kept = {name: len(oracle.read_topic(settings, name, 0)) for name in settings.raw_topics}
         assert kept[source_lost] == kept[both_lost] < kept[tokens_lost] == 60
         send(settings, [Raw(b"another text, which nobody has seen at these offsets before; " * 4)] * 60, both_lost)
         send(settings, [Raw(TEXT * 4)] * 10, tokens_lost)
@@ -225,17 +213,17 @@ def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> 
             assert f"{source_lost}[0] ends at offset" in halted(mill, f"{source_lost}/0")
             assert "lost its tail and other text came" in halted(segment, f"tokens.{both_lost}.train/0")
             flush_all(settings)
-            chains = {chain.stream.raw_topic: chain for chain in expected_chains(settings)}
-            service.wait_until(lambda: store_is_complete(settings, [chains[tokens_lost]]))
-            assert_store_equal(settings, chains[tokens_lost])
-            assert_topic_equal(settings, chains[tokens_lost])
+            chains = {chain.stream.raw_topic: chain for chain in oracle.expected_chains(settings)}
+            service.wait_until(lambda: oracle.store_is_complete(settings, [chains[tokens_lost]]))
+            oracle.assert_store_equal(settings, chains[tokens_lost])
+            oracle.assert_topic_equal(settings, chains[tokens_lost])
             for name in (source_lost, both_lost):
-                assert_store_equal(settings, known[name])  # what was committed before stays as it was
+                oracle.assert_store_equal(settings, known[name])  # what was committed before stays as it was
         new = settings.model_copy(update={"store": tmp_path / "new", "raw_topics": (tokens_lost, both_lost)})
         with working(new) as service:
-            service.wait_until(lambda: store_is_complete(new, [chains[tokens_lost], chains[both_lost]]))
+            service.wait_until(lambda: oracle.store_is_complete(new, [chains[tokens_lost], chains[both_lost]]))
             for name in (tokens_lost, both_lost):
-                assert_store_equal(new, chains[name])
+                oracle.assert_store_equal(new, chains[name])
         trial.held("exact", "complete", "topic", "loud")
 
 
@@ -254,8 +242,8 @@ def test_open_blocks_outlive_the_workers_that_have_them(configured: Configured, 
         with Feeder(settings, trial.rng, burst=BURST):
             for _ in range(rounds):
                 kill_one(service, "mill", trial)
-        judge(service, trial)
-        messages = [m for s in settings.streams() for m in token_messages(settings, s)]
+        oracle.judge(service, trial)
+        messages = [m for s in settings.streams() for m in oracle.token_messages(settings, s)]
     assert max(len(split_references(message.references).counts) for message in messages) == 8
     assert trial.faults == {"mill SIGKILL": rounds}
 
@@ -269,12 +257,12 @@ def test_open_blocks_outlive_the_records_that_they_are_made_of(configured: Confi
 
     def held_by_value() -> int:
         """Return the source offset up to which a carry holds the open blocks by value; 0 where none does."""
-        messages = token_messages(settings, stream)
+        messages = oracle.token_messages(settings, stream)
         return max([0, *(m.cursor.next_offset for m in messages if m.references and m.open_tokens)])
 
     configure(settings, raw_topic, "retention.ms", "2000")  # the broker looks every five minutes
     send(settings, map(Raw, TEXTS))
-    before = read_topic(settings, raw_topic, 0)
+    before = oracle.read_topic(settings, raw_topic, 0)
     with working(settings) as service:
         mill, _ = service.workers
         service.wait_until(lambda: held_by_value() == len(TEXTS))
@@ -286,14 +274,14 @@ def test_open_blocks_outlive_the_records_that_they_are_made_of(configured: Confi
         service.wait_until(lambda: f"{raw_topic}/0" in mill.partitions)
         send(settings, map(Raw, TEXTS))
         flush_all(settings)
-        after: list[Kept] = []
+        after: list[oracle.Kept] = []
         while len(after) < len(TEXTS) + 1:  # at first the reader may take the topic's end for what it was
-            after = [kept for kept in read_topic(settings, raw_topic, 0) if kept.offset >= len(TEXTS)]
-        chains = expected_chains(settings, {0: [*before, *after]})
-        service.wait_until(lambda: store_is_complete(settings, chains))
+            after = [kept for kept in oracle.read_topic(settings, raw_topic, 0) if kept.offset >= len(TEXTS)]
+        chains = oracle.expected_chains(settings, {0: [*before, *after]})
+        service.wait_until(lambda: oracle.store_is_complete(settings, chains))
         assert not mill.partitions[f"{raw_topic}/0"]["halted"]
     for chain in chains:
-        assert_store_equal(settings, chain)
+        oracle.assert_store_equal(settings, chain)
     trial.held("exact", "complete", "alive", blocks=sum(len(chain.blocks) for chain in chains))
 
 
@@ -319,7 +307,7 @@ def test_another_text_of_the_same_length_under_an_open_block_halts_the_partition
 
         def last() -> bytes:
             """Return the open blocks behind all texts; a carry before might name a block that is not open for long."""
-            message = next(reversed(token_messages(settings, stream)), None)
+            message = next(reversed(oracle.token_messages(settings, stream)), None)
             whole = message is not None and message.is_carry and message.cursor.next_offset == len(TEXTS)
             return message.references if message is not None and whole else b""
 
@@ -351,7 +339,7 @@ def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -
             configure(settings, topic, "retention.ms", "6000")  # the mill learns it at its start
 
         def feed(split: str, text: str, times: int = 1) -> None:
-            send(settings, [Raw(document_for(settings, raw_topic, split, text))] * times)
+            send(settings, [Raw(oracle.document_for(settings, raw_topic, split, text))] * times)
 
         def carried() -> set[int]:
             """Return the source offsets up to which the chains of the mill are published."""
@@ -359,11 +347,11 @@ def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -
             return {chain["offset"] for chain in chains.values()}
 
         def gone(topics: list[str], wanted: Callable[[int, int], bool]) -> Callable[[], bool]:
-            return lambda: all(wanted(*watermarks(settings, topic)) for topic in topics)
+            return lambda: all(wanted(*oracle.watermarks(settings, topic)) for topic in topics)
 
         feed("thin", WORDS)
         feed("train", "what most of the text is; ", 200)
-        before = read_topic(settings, raw_topic, 0)
+        before = oracle.read_topic(settings, raw_topic, 0)
         with working(settings) as service:
             mill, _ = service.workers
             service.wait_until(lambda: carried() == {len(before)})
@@ -371,7 +359,7 @@ def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -
             service.wait_until(gone([raw_topic], lambda first, end: first == end))
             trial.fired("records of the open block removed", len(before))
             for _ in range(trial.rounds(1, 5)):
-                first = watermarks(settings, thin[0])[0]
+                first = oracle.watermarks(settings, thin[0])[0]
                 service.wait_until(gone(thin, lambda now, end: first < now < end))  # noqa: B023 - called at once
                 trial.fired("carries removed, and written again", len(thin))
             for topic in thin:  # the next mill may take longer to start than that
@@ -384,12 +372,12 @@ def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -
             feed("thin", WORDS, 10)
             feed("empty", "the first words of a stream; ", 10)
             flush_all(settings)
-            after = [kept for kept in read_topic(settings, raw_topic, 0) if kept.offset > before[-1].offset]
-            chains = expected_chains(settings, {0: [*map(Kept._make, before), *after]})
-            service.wait_until(lambda: store_is_complete(settings, chains))
+            after = [kept for kept in oracle.read_topic(settings, raw_topic, 0) if kept.offset > before[-1].offset]
+            chains = oracle.expected_chains(settings, {0: [*map(oracle.Kept._make, before), *after]})
+            service.wait_until(lambda: oracle.store_is_complete(settings, chains))
             assert mill.running
             assert not mill.partitions[f"{raw_topic}/0"]["halted"]
         for chain in chains:
             assert chain.blocks
-            assert_store_equal(settings, chain)
+            oracle.assert_store_equal(settings, chain)
         trial.held("exact", "complete", "alive", blocks=sum(len(chain.blocks) for chain in chains))

@@ -12,19 +12,7 @@ import pytest
 from tests.faults.crashes import SYNCS, Fail, Recording, Tree, crash_states, put_tree, real_tree, tree_of, unsettled
 from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store
 from tests.faults.trial import Trial
-from tests.store.chains import (
-    STREAM,
-    contents,
-    cut,
-    directory_of,
-    fill,
-    flip,
-    make_chain,
-    make_info,
-    make_store,
-    segment_of,
-    tokens_of,
-)
+from tests.store import chains
 from tests.store.dying import Kill
 from tests.store.eras import make_eras, with_offsets
 from tests.store.giving import ChainDonor
@@ -186,10 +174,10 @@ def can(call: str, code: int) -> bool:
     return code == errno.EIO or call not in SYNCS or code == errno.ENOSPC
 
 
-INFO: Final = make_info(block_tokens=20)
+INFO: Final = chains.make_info(block_tokens=20)
 BLOCKS: Final = 22
-CHAIN: Final = make_chain(INFO, BLOCKS)
-TOKENS: Final = tokens_of(CHAIN, INFO)
+CHAIN: Final = chains.make_chain(INFO, BLOCKS)
+TOKENS: Final = chains.tokens_of(CHAIN, INFO)
 TOKENIZER: Final = b"{}"
 BORDER: Final = 12  # the first block that stays when old ones are retired
 ERAS: Final = make_eras(INFO, {0: CHAIN}, [{0: end} for end in (2, 5, 9, 10, 13, 17, 20)])
@@ -210,13 +198,13 @@ class Work(NamedTuple):
 
 def _fill(path: Path) -> Store:
     """Make five sealed segments of four blocks, and two blocks in an open one."""
-    store = make_store(path, INFO)
-    fill(store, INFO, CHAIN, [1, 9, 21, BLOCKS])
+    store = chains.make_store(path, INFO)
+    chains.fill(store, INFO, CHAIN, [1, 9, 21, BLOCKS])
     return store
 
 
 def _assert_holds(path: Path, first: int) -> None:
-    reader = open_partition(path, STREAM, 0, check=True)
+    reader = open_partition(path, chains.STREAM, 0, check=True)
     assert (reader.first_block, reader.blocks) == (first, BLOCKS)
     assert reader.gather(range(first, BLOCKS)).tobytes() == TOKENS[first:].tobytes()
 
@@ -230,31 +218,31 @@ def _assert_kept(path: Path, found: Tree) -> None:
 def _judge_retired(path: Path, said: int, _: Tree) -> None:
     """Find the old segments all there, or none that counts; a writer, and the same command, clear up."""
     store = Store.open(path)
-    first = open_partition(path, STREAM, 0).first_block
+    first = open_partition(path, chains.STREAM, 0).first_block
     assert first == BORDER if said else first in {0, BORDER}
     _assert_holds(path, first)
-    PartitionWriter.open(store, STREAM, 0).close()
-    assert segment_firsts(file.name for file in directory_of(store).iterdir()) == list(range(first, BLOCKS, 4))
-    retire(path, STREAM, 0, BORDER)
+    PartitionWriter.open(store, chains.STREAM, 0).close()
+    assert segment_firsts(file.name for file in chains.directory_of(store).iterdir()) == list(range(first, BLOCKS, 4))
+    retire(path, chains.STREAM, 0, BORDER)
     _assert_holds(path, BORDER)
-    assert segment_firsts(file.name for file in directory_of(store).iterdir()) == list(range(BORDER, BLOCKS, 4))
+    assert segment_firsts(file.name for file in chains.directory_of(store).iterdir()) == list(range(BORDER, BLOCKS, 4))
 
 
 def _begin_late(path: Path, say: Say) -> None:
-    with PartitionWriter.open(make_store(path, INFO), STREAM, 0) as writer:
+    with PartitionWriter.open(chains.make_store(path, INFO), chains.STREAM, 0) as writer:
         if not writer.begun and writer.next_block < BORDER:
             writer.begin(Start(BORDER, CHAIN.chains[BORDER - 1]))
             say(BORDER)
         for end in (BORDER + 1, BORDER + 5, BLOCKS):
             if end > writer.next_block:
-                writer.append(cut(CHAIN, INFO, writer.next_block, end), token_offset=end)
+                writer.append(chains.cut(CHAIN, INFO, writer.next_block, end), token_offset=end)
                 writer.commit()
             say(end)
 
 
 def _judge_late(path: Path, said: int, _: Tree) -> None:
     """Find that it begins nowhere yet, or where it was told to; and go on."""
-    with PartitionWriter.open(make_store(path, INFO), STREAM, 0) as writer:
+    with PartitionWriter.open(chains.make_store(path, INFO), chains.STREAM, 0) as writer:
         assert writer.next_block >= said
         assert writer.next_block == 0 or writer.chain == CHAIN.chains[writer.next_block - 1]
     _begin_late(path, lambda _: None)
@@ -264,60 +252,62 @@ def _judge_late(path: Path, said: int, _: Tree) -> None:
 def _damage(path: Path) -> None:
     """Harm a partition that begins late, in every segment otherwise, and where it begins."""
     store = _fill(path)
-    retire(path, STREAM, 0, 4)
-    flip(directory_of(store) / "start.json", 30)
-    flip(segment_of(store, 4).tokens, INFO.block_bytes + 1)  # block 5
-    for file in segment_of(store, 8).all:
+    retire(path, chains.STREAM, 0, 4)
+    chains.flip(chains.directory_of(store) / "start.json", 30)
+    chains.flip(chains.segment_of(store, 4).tokens, INFO.block_bytes + 1)  # block 5
+    for file in chains.segment_of(store, 8).all:
         file.unlink(missing_ok=True)
-    flip(segment_of(store, 12).index, 50)
-    segment_of(store, 12).megatron.unlink()
-    segment_of(store, 16).manifest.write_bytes(b"?")
-    flip(segment_of(store, 20).documents, 2)  # block 20
+    chains.flip(chains.segment_of(store, 12).index, 50)
+    chains.segment_of(store, 12).megatron.unlink()
+    chains.segment_of(store, 16).manifest.write_bytes(b"?")
+    chains.flip(chains.segment_of(store, 20).documents, 2)  # block 20
 
 
 def _repair(path: Path, _: Say) -> None:
     donor = ChainDonor(CHAIN, INFO, lacks={*range(BLOCKS)} - {*BROKEN})
-    assert not any(repaired.lost for repaired in repair_partition(directory_of(Store.open(path)), INFO, 0, donor))
+    assert not any(
+        repaired.lost for repaired in repair_partition(chains.directory_of(Store.open(path)), INFO, 0, donor)
+    )
 
 
 def _judge_repaired(path: Path, said: int, found: Tree) -> None:
     """Let a worker come first, which makes nothing worse; then mend all, and find what was damaged still there."""
     store = Store.open(path)
     try:
-        PartitionWriter.open(store, STREAM, 0).close()
+        PartitionWriter.open(store, chains.STREAM, 0).close()
     except DamagedError:
         assert not said
     _repair(path, lambda _: None)
     _assert_holds(path, 4)
-    assert list(repair_partition(directory_of(store), INFO, 0, NOTHING)) == []
-    assert not (directory_of(store) / "repair").exists()
-    PartitionWriter.open(store, STREAM, 0).close()
+    assert list(repair_partition(chains.directory_of(store), INFO, 0, NOTHING)) == []
+    assert not (chains.directory_of(store) / "repair").exists()
+    PartitionWriter.open(store, chains.STREAM, 0).close()
     whole = path.parent.with_name("whole")
     if not whole.exists():
         _fill(whole)
-        retire(whole, STREAM, 0, 4)
-    assert contents(store) == contents(Store.open(whole))
+        retire(whole, chains.STREAM, 0, 4)
+    assert chains.contents(store) == chains.contents(Store.open(whole))
     _assert_kept(path, found)
 
 
 def _describe_wrongly(path: Path) -> None:
-    directory = stream_directory(_fill(path).path, STREAM)
+    directory = stream_directory(_fill(path).path, chains.STREAM)
     (directory / STREAM_FILE).write_bytes(b"{")
     (directory / TOKENIZER_FILE).write_bytes(b"[")
 
 
 def _describe(path: Path, _: Say) -> None:
-    rewrite_description(path, STREAM, lambda: (INFO, TOKENIZER))
+    rewrite_description(path, chains.STREAM, lambda: (INFO, TOKENIZER))
 
 
 def _judge_description(path: Path, said: int, found: Tree) -> None:
     """Find the damaged description, or the right one."""
     try:
-        assert read_stream(path, STREAM).encode() == INFO.encode()
+        assert read_stream(path, chains.STREAM).encode() == INFO.encode()
     except DamagedError:
         assert not said
     _describe(path, lambda _: None)
-    assert (stream_directory(path, STREAM) / TOKENIZER_FILE).read_bytes() == TOKENIZER
+    assert (stream_directory(path, chains.STREAM) / TOKENIZER_FILE).read_bytes() == TOKENIZER
     _assert_holds(path, 0)
     _assert_kept(path, found)
 
@@ -338,7 +328,7 @@ def _judge_adopted(path: Path, said: int, _: Tree) -> None:
 
 def _bring_eras(path: Path, say: Say) -> None:
     for _ in range(2):  # two writers, one after the other
-        with EraWriter.open(Store.open(path), STREAM) as writer:
+        with EraWriter.open(Store.open(path), chains.STREAM) as writer:
             say(writer.next_number)
             for _ in range(2):
                 writer.append(with_offsets(ERAS)[writer.next_number : writer.next_number + 2])
@@ -347,18 +337,18 @@ def _bring_eras(path: Path, say: Say) -> None:
 
 def _judge_eras(path: Path, said: int, _: Tree) -> None:
     """Let a reader find as many as a writer goes on from: no fewer than were said, each what it was."""
-    reader = EraReader(stream_directory(path, STREAM), INFO)
+    reader = EraReader(stream_directory(path, chains.STREAM), INFO)
     assert said <= reader.eras
     assert [reader.era(number) for number in range(reader.eras)] == ERAS[: reader.eras]
-    with EraWriter.open(Store.open(path), STREAM) as writer:
+    with EraWriter.open(Store.open(path), chains.STREAM) as writer:
         assert writer.next_number == reader.eras
         writer.append(with_offsets(ERAS)[writer.next_number :])
-    reader = EraReader(stream_directory(path, STREAM), INFO)
+    reader = EraReader(stream_directory(path, chains.STREAM), INFO)
     assert [reader.era(number) for number in range(reader.eras)] == ERAS
 
 
 WORKS: Final = {
-    "retire": Work(_fill, lambda path, _: retire(path, STREAM, 0, BORDER), _judge_retired),
+    "retire": Work(_fill, lambda path, _: retire(path, chains.STREAM, 0, BORDER), _judge_retired),
     "repair": Work(_damage, _repair, _judge_repaired),
     "describe": Work(_describe_wrongly, _describe, _judge_description),
     "adopt": Work(_copy_elsewhere, lambda path, _: Store.adopt(path), _judge_adopted),

@@ -22,22 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.consumers.mixtures import (
-    LONG_SEGMENTS,
-    Change,
-    Row,
-    alone,
-    bring,
-    drawn,
-    effective,
-    given_rows,
-    in_order,
-    open_mixture,
-    open_streams,
-    places_of,
-    stream_store,
-    worst_share,
-)
+from tests.consumers import mixtures
 from tests.faults.trial import Trial
 from tokenmill.store import Store
 
@@ -95,7 +80,7 @@ class Run:
                 one.join()
         return sum(one.exitcode == -signal.SIGKILL for one in self.ranks)
 
-    def given(self) -> Iterator[tuple[int, Row]]:
+    def given(self) -> Iterator[tuple[int, mixtures.Row]]:
         """Yield the number of each sample that a rank was given, and the sample; a line may be cut off."""
         for file in self.directory.glob("*.rows"):
             for line in file.read_text().rpartition("\n")[0].splitlines():
@@ -106,15 +91,15 @@ class Run:
         """Train, until this is killed."""
         options: dict[str, Any] = {"rank": rank, "world_size": self.world, "batch_size": self.size}
         options |= {"timeout": 120.0, "poll_seconds": 0.01}
-        mixture = open_mixture({n: self.stores[n] for n in self.names}, dict.fromkeys(FIRST, 1), **options)
+        mixture = mixtures.open_mixture({n: self.stores[n] for n in self.names}, dict.fromkeys(FIRST, 1), **options)
         if self.state is not None:
             mixture.load_state_dict(self.state)
         asked = list(self.asked)
         with (self.directory / f"{rank}.rows").open("w", buffering=1) as file, suppress(BrokenBarrierError):
             for batch in mixture:
                 total = self.world * self.size
-                places = places_of(batch.step, total)[rank * self.size :]
-                for place, (name, tokens) in zip(places, given_rows([batch]), strict=False):
+                places = mixtures.places_of(batch.step, total)[rank * self.size :]
+                for place, (name, tokens) in zip(places, mixtures.given_rows([batch]), strict=False):
                     number = batch.state["sample"] - total + place
                     file.write(json.dumps([number, name, [int(token) for token in tokens]]) + "\n")
                 barrier.wait(120)  # a rank's part of a step is worth something when all have theirs
@@ -126,7 +111,7 @@ class Run:
                     if one.added is None:
                         mixture.set_weights(one.weights, one.step + one.ahead)
                     else:
-                        new = open_streams({one.added: self.stores[one.added]}, **options)[one.added]
+                        new = mixtures.open_streams({one.added: self.stores[one.added]}, **options)[one.added]
                         mixture.add_stream(one.added, new, one.share, one.step + one.ahead)
         os._exit(1)
 
@@ -142,8 +127,8 @@ class History:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.names = list(FIRST)
-        self.changes: list[Change] = [(0, 0, dict.fromkeys(FIRST, Fraction(1)))]
-        self.rows: dict[int, Row] = {}
+        self.changes: list[mixtures.Change] = [(0, 0, dict.fromkeys(FIRST, Fraction(1)))]
+        self.rows: dict[int, mixtures.Row] = {}
         self.times_set = 0
         self.state: dict[str, Any] | None = None
         self.step = 0
@@ -187,7 +172,7 @@ class History:
             self.changes.append((known + one.ahead * run.world * run.size, known, one.weights))
             self.times_set += 1
             return
-        held = [weights for start, _, weights in effective(self.changes, known) if start <= known][-1]
+        held = [weights for start, _, weights in mixtures.effective(self.changes, known) if start <= known][-1]
         others = {name: weight / sum(held.values()) * (1 - one.share) for name, weight in held.items()}
         self.changes.append((known, known, others | {one.added: one.share}))
         self.names.append(one.added)
@@ -199,7 +184,7 @@ class History:
 def test_killed_ranks_of_a_growing_mixture_leave_one_sequence(tmp_path: Path, trial: Trial) -> None:
     """Five streams that grow, 20 changes, 3 streams that are added, 10 resumes at world sizes 1 to 64."""
     stores = {
-        name: stream_store(tmp_path / name, seed, ERAS, there=2, info=LONG_SEGMENTS)
+        name: mixtures.stream_store(tmp_path / name, seed, ERAS, there=2, info=mixtures.LONG_SEGMENTS)
         for seed, name in enumerate((*FIRST, *ADDED))
     }
     reached = 2
@@ -223,14 +208,14 @@ def test_killed_ranks_of_a_growing_mixture_leave_one_sequence(tmp_path: Path, tr
         trial.held(resumes=1)
     grow(stores, ERAS, end=True)
     names = [history.rows[number][0] for number in range(len(history.rows))]
-    assert names == drawn(history.changes, len(names))
-    assert [history.rows[number] for number in range(len(names))] == in_order(names, alone(paths))
+    assert names == mixtures.drawn(history.changes, len(names))
+    assert [history.rows[number] for number in range(len(names))] == mixtures.in_order(names, mixtures.alone(paths))
     # a change that becomes known as it begins may find several streams owed one at once: docs/training.md, Mixtures
-    assert worst_share(names, history.changes) < Fraction(3, 2)
+    assert mixtures.worst_share(names, history.changes) < Fraction(3, 2)
     assert len(json.dumps(history.state)) < 16 << 10
     trial.held("exact", "reader", samples=len(names), changes=history.times_set)
 
 
 def grow(stores: Mapping[str, Store], reached: int, *, end: bool = False) -> None:
     for seed, store in enumerate(stores.values()):
-        bring(store, seed, ERAS, reached, end=end, info=LONG_SEGMENTS)
+        mixtures.bring(store, seed, ERAS, reached, end=end, info=mixtures.LONG_SEGMENTS)
