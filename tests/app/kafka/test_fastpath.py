@@ -118,19 +118,6 @@ async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
     assert [(one.offset, one.key, bytes(one.value or b"")) for one in ours] == all_of
 
 
-@pytest.mark.usefixtures("both_ways")
-async def test_records_are_the_same_both_ways(settings: Settings, topic: TopicFactory) -> None:
-    partition = TopicPartition(topic(retention_ms=-1), 0)  # its timestamps are of 1970
-    sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
-    async with producer(settings) as client:
-        for key, value, time, headers in sent:
-            await client.send(partition.topic, value, key=key, timestamp_ms=time, headers=headers, partition=0)
-        await client.flush()
-    async with consumer(settings) as client:
-        found = [record async for record in read_range(client, partition, 0, len(sent))]
-    assert [(r.key, bytes(r.value or b""), r.timestamp, list(r.headers)) for r in found] == sent
-
-
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES]))
 
 

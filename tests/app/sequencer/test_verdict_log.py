@@ -101,13 +101,9 @@ def test_an_end_that_is_told_too_low_for_a_moment_halts_nothing(
     assert "lost messages of which verdicts are out" in (resumed(written, monkeypatch, 10**6).halted or "")
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("packing", ["concat", "fit"])
-def test_what_is_kept_is_what_one_order_keeps(
-    broker: Broker, topic: Callable[..., str], tmp_path: Path, packing: str
-) -> None:
-    settings = domain_settings(broker, topic, tmp_path, packing)
-    feed(settings, random.Random(packing), 300)
+def test_what_is_kept_is_what_one_order_keeps(broker: Broker, topic: Callable[..., str], tmp_path: Path) -> None:
+    settings = domain_settings(broker, topic, tmp_path)
+    feed(settings, random.Random("concat"), 300)
     with Service(settings, tmp_path) as service:
         service.mill(2)
         service.sequencer()
@@ -118,7 +114,7 @@ def test_what_is_kept_is_what_one_order_keeps(
 @pytest.mark.needs("minutes")
 def test_a_killed_sequencer_goes_on_from_its_disk(broker: Broker, topic: Callable[..., str], tmp_path: Path) -> None:
     """Where it noted its window; from the logs where that is broken, or where a log has other messages than it read."""
-    settings = domain_settings(broker, topic, tmp_path, "concat")
+    settings = domain_settings(broker, topic, tmp_path)
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()

@@ -56,6 +56,10 @@ class PartitionsSeen:
         slot.starts += 1
         self.supervisor.started(slot, slot.child)
 
+    def start_all(self) -> None:
+        for worker in self.supervisor._slots:
+            self.start(worker)
+
     def say(self, worker: str, *partitions: str, position: int = 0, **more: Any) -> None:
         said = {name: {"position": position, "end": 9} for name in partitions}
         self.children[worker].status = {"ready": True, "member": worker, "partitions": said, **more}
@@ -125,8 +129,8 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
 ) -> None:
     """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
     ends, owned, elsewhere, wanted = CASES[case]
-    for worker in ("mill-1", "mill-2", "segment"):
-        seen.start(worker)
+    seen.start_all()
+    for worker in seen.children:
         seen.say(worker)
     seen.ends(**ends)
     for partition, position in owned.items():
@@ -147,8 +151,8 @@ async def test_signatures_that_nobody_has_are_the_sequencers_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool
 ) -> None:
     seen = PartitionsSeen(tmp_path, dedup="near")
-    for worker in ("mill-1", "mill-2", "segment", "sequencer"):
-        seen.start(worker)
+    seen.start_all()
+    for worker in seen.children:
         seen.say(worker)
     seen.ends(signatures_0=5)
     if others:
@@ -159,8 +163,7 @@ async def test_signatures_that_nobody_has_are_the_sequencers_fault(
 
 async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     """It owns nothing yet, and has no name in the group; the group is asked what those own that are not ours."""
-    for worker in ("mill-1", "mill-2", "segment"):
-        seen.start(worker)
+    seen.start_all()
     seen.say("mill-2")
     seen.say("segment")
     seen.ends(raw_0=5)
@@ -206,17 +209,14 @@ def test_what_becomes_of_workers_is_told(seen: PartitionsSeen) -> None:
 
 def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
     """One that ended left some, another gave some away: they came in one heartbeat."""
-    for worker in ("mill-1", "mill-2", "segment"):
-        seen.start(worker)
+    seen.start_all()
     seen.say("mill-2", "raw-text/0", "raw-text/1")
     seen.say("segment", "raw-text/2")
     seen.end("mill-2")
     seen.told()
     seen.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
-    assert seen.told() == [
-        ("took over", "mill-1 took over raw-text/0, raw-text/1 from mill-2"),
-        ("moved", "mill-1 now mills raw-text/2"),
-    ]
+    taken = "mill-1 took over raw-text/0, raw-text/1 from mill-2"
+    assert seen.told() == [("took over", taken), ("moved", "mill-1 now mills raw-text/2")]
 
 
 def test_what_a_worker_died_over_is_told_to_all(seen: PartitionsSeen) -> None:
@@ -338,18 +338,6 @@ def mill(*partitions: str, blocks: int = 0) -> dict[str, Any]:
     counts = dict.fromkeys(("block", "documents", "bytes", "tokens"), blocks)
     said = {"position": blocks, "chains": {"train": {**counts, "open_tokens": 3}} if blocks else {}}
     return {"role": "mill", "ready": True, "partitions": {name: dict(said) for name in partitions}}
-
-
-def test_a_takeover_names_the_worker_that_ended() -> None:
-    """A partition that comes to another worker is an orphan's if its last owner has ended."""
-    ledger = WorkerLedger()
-    assert ledger.heard("mill-1", mill("t/0", "t/1")) == {}
-    ledger.ended("mill-1")
-    assert ledger.owners == {}
-    assert ledger.heard("mill-2", mill("t/0")) == {("mill-1", True): ["t/0"]}
-    ledger.heard("mill-2", mill())
-    assert ledger.heard("mill-1", mill("t/0")) == {("mill-2", False): ["t/0"]}
-    assert ledger.owners == {"t/0": "mill-1"}
 
 
 def test_progress_is_kept_while_another_worker_resumes() -> None:

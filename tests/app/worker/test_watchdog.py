@@ -1,12 +1,13 @@
 """Who is at fault for a partition that stands still, and what the brokers say of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import TopicPartition
@@ -125,9 +126,6 @@ class Brokers:
         return ends if self._fetcher._isolation_level == READ_UNCOMMITTED else ends | self.open
 
 
-Ask = Callable[[Brokers], Any]
-
-
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     hands = Hands()
@@ -136,66 +134,66 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     return hands
 
 
+class Watched(NamedTuple):
+    cluster: Cluster
+    brokers: Brokers
+    look: Callable[[], Awaitable[None]]
+
+
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
-    """Return what `watch` would ask again and again."""
-    asked: list[Ask] = []
-
-    async def ask_repeatedly(_settings: Settings, ask: Ask, *_: Any) -> None:
-        asked.append(ask)
-
-    monkeypatch.setattr(module, "ask_repeatedly", ask_repeatedly)
-    return asked
-
-
-async def test_ends_are_as_fresh_as_the_last_look(hands: Hands, looks: list[Ask]) -> None:
-    cluster, brokers = Cluster(SETTINGS, ["raw", "tokens"]), Brokers()
+async def watched(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Return a cluster that watches two topics, whom it asks, and what it does again and again."""
+    cluster, brokers, asked = Cluster(SETTINGS, ["raw", "tokens"]), Brokers(), AsyncMock()
+    monkeypatch.setattr(module, "ask_repeatedly", asked)
     await cluster.watch()
-    (ask,) = looks
+    (call,) = asked.call_args_list
+    return Watched(cluster, brokers, lambda: call.args[1](brokers))
+
+
+async def test_ends_are_as_fresh_as_the_last_look(watched: Watched, hands: Hands) -> None:
+    cluster, brokers, look = watched
     assert cluster.ends == {}
-    await ask(brokers)
+    await look()
     assert cluster.ends == {"raw/0": 5, "raw/1": 6}
     brokers.ends = {"raw": [7, 6, 3], "tokens": [1]}
-    await ask(brokers)
+    await look()
     assert (cluster.ends, brokers.counted) == ({"raw/0": 7, "raw/1": 6}, 1)
     hands.turn(COUNT_SECONDS - 1)
-    await ask(brokers)
+    await look()
     assert brokers.counted == 1
     hands.turn(1)
-    await ask(brokers)
+    await look()
     assert brokers.counted == 2
     assert cluster._ends.keys() == {"raw/0", "raw/1", "raw/2", "tokens/0"}
     assert brokers._fetcher._isolation_level == READ_COMMITTED
 
 
-async def test_topics_that_are_made_are_found_at_once(hands: Hands, looks: list[Ask]) -> None:
-    cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
-    await cluster.watch()
+async def test_topics_that_are_made_are_found_at_once(watched: Watched, hands: Hands) -> None:
+    cluster, brokers, look = watched
     brokers.ends = {}
-    await looks[0](brokers)
+    await look()
     assert cluster.ends == {}
     assert "topic raw-text" in cluster.gone, "it was deleted meanwhile, and nobody who reads it would say so"
     brokers.ends = {"raw": [4], **{topic.name: [0] for topic in needed_topics(SETTINGS) if topic.kind != "produced"}}
-    await looks[0](brokers)
+    await look()
     assert (cluster.ends, cluster.gone) == ({"raw/0": 4}, {})
 
 
-async def test_what_a_failed_look_told_before_is_forgotten(hands: Hands, looks: list[Ask]) -> None:
+async def test_what_a_failed_look_told_before_is_forgotten(watched: Watched, hands: Hands) -> None:
     """Nobody is measured by ends that nobody tells any more; partitions are counted anew."""
-    cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
-    await cluster.watch()
-    await looks[0](brokers)
+    cluster, brokers, look = watched
+    await look()
     brokers.failure = KafkaError()
     with pytest.raises(KafkaError):
-        await looks[0](brokers)
+        await look()
     assert cluster._ends == {}
     brokers.failure, brokers.ends = None, {"raw": [1]}
-    await looks[0](brokers)
+    await look()
     assert cluster.ends == {"raw/0": 1}
 
 
 async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
-    hands: Hands, looks: list[Ask], monkeypatch: pytest.MonkeyPatch
+    watched: Watched, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end is that of all records, for it is what waits; when the transaction began is asked once."""
     asked: list[Mapping[TopicPartition, int]] = []
@@ -205,21 +203,20 @@ async def test_an_open_transaction_is_named_once_it_is_old_and_until_it_ends(
         return dict.fromkeys(first, 17.0)
 
     monkeypatch.setattr(module, "begun", begun)
-    cluster, brokers = Cluster(SETTINGS, ["raw"]), Brokers()
-    await cluster.watch()
+    cluster, brokers, look = watched
     brokers.open = {TopicPartition("raw", 1): 4}
-    await looks[0](brokers)
+    await look()
     assert (cluster.ends, cluster.stable_ends) == ({"raw/0": 5, "raw/1": 6}, {"raw/0": 5, "raw/1": 4})
     assert cluster.open_since == {}
     for _ in range(3):
         hands.turn(OPEN_SECONDS)
         brokers.ends["raw"][1] += 1
-        await looks[0](brokers)
+        await look()
         monkeypatch.setattr(module, "CONTACT", hands.contact())
     assert cluster.open_since == {"raw/1": 17.0}
     assert asked == [{TopicPartition("raw", 1): 4}]
     brokers.open = {TopicPartition("raw", 1): 7}  # it has ended, and another is open
-    await looks[0](brokers)
+    await look()
     assert cluster.open_since == {}
 
 
@@ -275,11 +272,6 @@ async def test_others_are_told_by_their_ids(group: list[Any], ours: set[str], ot
 async def test_nobody_owns_anything_while_brokers_do_not_say(group: list[Any]) -> None:
     group.append(KafkaError())
     assert await Cluster(SETTINGS, ["raw"]).owned_by_others("tokenmill", ()) == set()
-
-
-async def test_the_look_goes_on_by_itself(looks: list[Ask]) -> None:
-    await asyncio.gather(Cluster(SETTINGS, []).watch(), Cluster(SETTINGS, []).watch())
-    assert len(looks) == 2
 
 
 def test_workers_that_stand_still_end_themselves(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
