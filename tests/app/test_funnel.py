@@ -36,7 +36,7 @@ def test_what_the_packing_leaves_out_is_said() -> None:
     cut = Totals(records=5, kept=5, tokens=900, packing=Counter(left_out=100, shortened=2, padding=300))
     retention = Retention(cut, padding=300, blocks=5)
     assert retention.lines()[-1:] == [
-        "Left out: 10.00 % of the documents' tokens (100), the ends of 2 documents that the packing shortens",
+        "Left out: 10.00 % of the documents' tokens (100), the ends of 2 documents that the packing shortens"
     ]
     assert retention.to_dict()["left_out_tokens"] == 100
     assert not any("Left out" in line for line in Retention(TOTALS).lines())

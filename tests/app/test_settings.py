@@ -150,10 +150,7 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"session_timeout": 1e300}, "less than or equal to 1800"),
         ({"store": ""}, "names no directory"),
         ({"store": "a\0b"}, "names no directory"),
-        (
-            {"decode": "yaml"},
-            "it must be 'auto', 'json', 'text', 'avro', 'protobuf', 'json_schema' or module:function",
-        ),
+        ({"decode": "yaml"}, "it must be 'auto', 'json', 'text', 'avro', 'protobuf', 'json_schema' or module:function"),
         ({"decode": "jsn"}, "did you mean json?"),
         ({"topic": {"raw-txt": {}}}, "did you mean raw-text?"),
         ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),

@@ -10,9 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from aiokafka.errors import (
-    KafkaError,
-)
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from tokenmill.app.kafka.control_log import ControlLog
@@ -26,10 +24,7 @@ from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.in_flight import Board, Deaths
 from tokenmill.documents import Record
-from tokenmill.errors import (
-    TokenMillError,
-    TopicError,
-)
+from tokenmill.errors import TokenMillError, TopicError
 from tokenmill.reading import Tail, genesis_point
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import Cursor, genesis_hash
