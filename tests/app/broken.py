@@ -29,15 +29,12 @@ _assigned, _append, _start = Partitions.assigned, BatchBuilder.append, BatchApp.
 
 
 def impatient() -> None:
-    """Have no supervisor, and little patience."""
     del os.environ[HEARTBEAT_VARIABLE]
     alone.LIMITS = PATIENCE  # type: ignore[misc]
     alone.LOOK_SECONDS = 1.0  # type: ignore[misc]
 
 
 def deaf() -> None:
-    """Take every assignment for an empty one."""
-
     async def assigned(self: Partitions[Any], _: set[TP]) -> None:
         await _assigned(self, set())
 
@@ -46,8 +43,6 @@ def deaf() -> None:
 
 
 def stuck() -> None:
-    """Never end with a batch, as a segment worker."""
-
     async def feed(_self: TokenPartition, _batch: FetchedBatch) -> None:
         await asyncio.Event().wait()
 
@@ -89,7 +84,6 @@ def clock_ahead() -> None:
 
 
 def watchful() -> None:
-    """Look for compacted topics twice a second."""
     topic_changes.LOOK_SECONDS = 0.5  # type: ignore[misc]
 
 

@@ -11,8 +11,6 @@ from tokenmill.app.cli import main
 
 
 class Told(NamedTuple):
-    """What a command ended with, and what it wrote."""
-
     code: int
     out: str
     err: str

@@ -24,7 +24,6 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def settings(broker: Broker) -> Settings:
-    """Return settings for the broker."""
     return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
@@ -39,6 +38,5 @@ def milled(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Milled:
 
 @pytest.fixture(scope="session")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """Run a real broker that wants logins and certificates."""
     with secured_broker(tmp_path_factory.mktemp("secured")) as secured:
         yield secured

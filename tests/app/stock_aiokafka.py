@@ -9,7 +9,6 @@ LINE: Final = "aiokafka is used as it is"
 
 
 def install_nothing() -> None:
-    """Say so in the log."""
     print(LINE, flush=True)  # noqa: T201
 
 

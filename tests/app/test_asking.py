@@ -20,10 +20,7 @@ INFO = make_info()
 
 
 class Terminal(io.StringIO):
-    """Somebody types."""
-
     def isatty(self) -> bool:
-        """Return that it is one."""
         return True
 
 
@@ -54,12 +51,10 @@ def store(tmp_path: Path) -> Store:
 
 
 def first(store: Store) -> int:
-    """Return with which block the partition begins."""
     return open_partition(store.path, STREAM, 0).first_block
 
 
 def test_retire_asks_on_a_terminal(store: Store, run: Run) -> None:
-    """What goes, and that it does not come back; without a yes nothing is done."""
     command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
     before = contents(store)
     for answer in ("n\n", "\n", ""):
@@ -79,14 +74,12 @@ def test_retire_asks_on_a_terminal(store: Store, run: Run) -> None:
 def test_retire_asks_nobody_who_said_yes_or_is_not_there(
     store: Store, run: Run, answer: str | None, more: tuple[str, ...]
 ) -> None:
-    """A script means what it says."""
     code, said = run(answer, "retire", STREAM, "--below", "8", "--store", str(store.path), *more)
     assert (code, first(store), "Go on?" in said) == (0, 8, False)
 
 
 @pytest.mark.parametrize("answer", [None, "y\n"])
 def test_a_retirement_can_be_tried(store: Store, run: Run, answer: str | None) -> None:
-    """It says what the command would do, byte for byte, and does nothing."""
     before = contents(store)
     command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
     code, dry = run(answer, *command, "--dry-run")
@@ -96,7 +89,6 @@ def test_a_retirement_can_be_tried(store: Store, run: Run, answer: str | None) -
 
 
 def test_close_asks_on_a_terminal(broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run) -> None:
-    """Until somebody says yes the stream goes on; once it is closed there is nothing to ask."""
     settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
     settled(settings)
     (stream,) = settings.streams()
@@ -116,7 +108,6 @@ def test_close_asks_on_a_terminal(broker: Broker, topic: TopicFactory, tmp_path:
 def test_close_asks_nobody_who_said_yes_or_is_not_there(
     broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run, answer: str | None
 ) -> None:
-    """A script means what it says."""
     settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
     settled(settings)
     (stream,) = settings.streams()

@@ -21,7 +21,6 @@ from tokenmill.errors import BrokerError, TopicError
 
 
 def test_brokers_are_away_since_their_last_answer() -> None:
-    """Not at once: clients hear of a broker every few seconds; and within 10 s."""
     hands = Hands()
     contact = hands.contact()
     hands.turn(QUIET_SECONDS - 0.1)
@@ -48,7 +47,6 @@ def test_silence_while_nobody_could_ask_is_no_outage() -> None:
 
 
 def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() -> None:
-    """With since when, for how long, and what the last attempt to connect came to."""
     hands = Hands()
     contact = hands.contact()
     outage = OutageLog("broker:9092", contact, hands)
@@ -60,7 +58,6 @@ def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() 
                 contact.heard()
             contact.trouble = "Connect call failed"
             outage.look()
-
     assert [line["event"] for line in lines] == [*["no broker answers"] * 4, "a broker answers again"]
     assert [line["seconds"] for line in lines[:-1]] == [6, 66, 126, 186]
     assert {line["since"] for line in lines[:-1]} == {"1970-01-01T00:17:00Z"}
@@ -101,13 +98,11 @@ def test_every_name_is_one_of_aiokafka() -> None:
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
-    """Return an error with its cause."""
     error.__cause__ = cause
     return error
 
 
 def test_what_connections_end_with_is_no_more_than_that() -> None:
-    """Refused, reset, unanswered, or told by aiokafka as its most general error."""
     unreached = [
         *(errors.KafkaConnectionError("x"), errors.KafkaTimeoutError(), errors.NodeNotReadyError),
         errors.KafkaError("Unable to get cluster metadata over all known brokers"),
@@ -120,7 +115,6 @@ def test_what_connections_end_with_is_no_more_than_that() -> None:
 
 
 def test_everything_else_is_more() -> None:
-    """What brokers answer, what we raise, and what is a mistake in a program."""
     more = [
         *(errors.KafkaError("odd"), errors.TopicAuthorizationFailedError(), errors.InvalidTimestampError),
         OSError(28, "No space left on device"),

@@ -30,13 +30,11 @@ Cli = Callable[..., Told]
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run commands, in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return invoke
 
 
 def test_version_is_data(cli: Cli) -> None:
-    """One line on standard output."""
     assert cli("version") == cli("--version") == (0, f"{tokenmill.__version__}\n", "")
 
 
@@ -72,7 +70,6 @@ cli.main()
 def test_a_command_ends_in_order_and_unwinds_no_thread(how: str, code: int) -> None:
     """Threads and exit handlers end first; then the process does, before Python unwinds what runs native code."""
     ended = subprocess.run([sys.executable, "-c", ENDS, how], check=False, capture_output=True, text=True)
-
     assert (ended.returncode, ended.stdout) == (code, "thread\nexit handler\n")
     assert ("ZeroDivisionError" in ended.stderr) == (how == "fails")
 
@@ -81,7 +78,6 @@ def test_a_command_ends_in_order_and_unwinds_no_thread(how: str, code: int) -> N
 def test_ctrl_c_while_a_command_begins_or_ends_shows_nothing(how: str, code: int) -> None:
     """No traceback of an exit handler, and no warning of the coroutine that was made and never awaited."""
     ended = subprocess.run([sys.executable, "-c", ENDS, how], check=False, capture_output=True, text=True)
-
     assert (ended.returncode, ended.stderr) == (code, "")
 
 
@@ -99,7 +95,6 @@ def test_output_that_nobody_takes_is_no_traceback(words: str, output: str, code:
     """Not the code of `verify` for a difference, either: a pipe that was closed, a full disk, a closed descriptor."""
     script = f"exec 3>&1; {{ {sys.executable} -m tokenmill.app.cli {words}; echo $? >&3; }} {output}"
     ended = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True, text=True)
-
     assert (int(ended.stdout), ended.stderr.count("\n")) == (code, bool(said))
     assert ended.stderr.startswith(said)
 
@@ -128,9 +123,7 @@ def test_a_command_has_no_threads_for_matrices_unless_the_environment_says_so(sa
 
 @pytest.mark.parametrize("command", [["produce"], ["flush"], ["train-tokenizer"], ["topics", "create"], ["config"]])
 def test_every_setting_is_a_flag(cli: Cli, command: list[str]) -> None:
-    """Each command that uses settings takes all of them, by the same names, and explains them."""
     result = cli(*command, "--help-all")
-
     assert result.code == 0
     for name in set(Settings.model_fields) - {"topic"} - SECRETS:
         assert f"--{name.replace('_', '-')}" in result.out
@@ -139,12 +132,9 @@ def test_every_setting_is_a_flag(cli: Cli, command: list[str]) -> None:
 
 
 def test_config_says_what_is_in_force_and_why(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value comes with the flag, variable or file that set it."""
     (tmp_path / "tokenmill.toml").write_text("sequence_length = 7")
     monkeypatch.setenv("TOKENMILL_WORKERS", "4")
-
     found = json.loads(cli("config", "--json", "--group", "mine").out)
-
     assert found["sequence_length"] == {"value": 7, "from": "file tokenmill.toml"}
     assert found["workers"] == {"value": 4, "from": "variable TOKENMILL_WORKERS"}
     assert found["group"] == {"value": "mine", "from": "flag --group"}
@@ -153,18 +143,14 @@ def test_config_says_what_is_in_force_and_why(cli: Cli, tmp_path: Path, monkeypa
 
 
 def test_wrong_settings_are_one_line_and_exit_with_2(cli: Cli) -> None:
-    """The line says which flag, and nothing else is said."""
     code, out, err = cli("config", "--sequence-length", "many")
-
     assert (code, out) == (2, "")
     assert err.startswith("tokenmill: setting sequence_length = 'many' (flag --sequence-length): ")
     assert err.count("\n") == 1
 
 
 def test_misspelt_flags_are_named_with_the_nearest(cli: Cli) -> None:
-    """As misspelt variables and lines of the file are."""
     code, out, err = cli("config", "--sequence-lenght", "7")
-
     assert (code, out) == (2, "")
     assert "--sequence-lenght" in err
     assert "(Possible options: --sequence-length)" in err
@@ -174,9 +160,7 @@ def test_misspelt_flags_are_named_with_the_nearest(cli: Cli) -> None:
 def test_passwords_are_no_flags(cli: Cli, name: str) -> None:
     """Everyone can read a command line; who tries is told what to do, and no help shows them."""
     flag = f"--{name.replace('_', '-')}"
-
     code, out, err = cli("config", flag, "gr1st")
-
     assert (code, out) == (2, "")
     assert f"{name} is no flag" in err
     assert f"set TOKENMILL_{name.upper()}" in err
@@ -187,14 +171,11 @@ def test_passwords_are_no_flags(cli: Cli, name: str) -> None:
 def test_config_hides_passwords_and_says_where_they_come_from(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the table as in JSON."""
     (tmp_path / "tokenmill.toml").write_text(
         'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"\nsasl_username = "miller"\n'
     )
     monkeypatch.setenv("TOKENMILL_SASL_PASSWORD", "gr1st")
-
     table, found = cli("config").out, cli("config", "--json").out
-
     assert "gr1st" not in table + found
     assert re.search(r"sasl_password +variable TOKENMILL_SASL_PASSWORD +\*+", table)
     assert json.loads(found)["sasl_password"] == {"value": "*" * 10, "from": "variable TOKENMILL_SASL_PASSWORD"}
@@ -210,8 +191,6 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 def test_a_command_ends_with_the_code_of_its_error(
     cli: Cli, error: type[errors.TokenMillError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And with its words in one line, no traceback."""
-
     def fails(*_: object) -> None:
         raise error("what is wrong", "what to do") if error is errors.RecordError else error("what is wrong")
 
@@ -222,27 +201,21 @@ def test_a_command_ends_with_the_code_of_its_error(
 
 
 def test_missing_broker_is_one_line_and_exits_with_3(cli: Cli) -> None:
-    """No library's noise around it."""
     code, out, err = cli("flush", "raw-text", "--bootstrap-servers", "127.0.0.1:1")
-
     assert (code, out) == (3, "")
     assert err.startswith("tokenmill: no broker answers at 127.0.0.1:1; start one with `tokenmill broker start`")
     assert err.count("\n") == 1
 
 
 def test_missing_topic_exits_with_4_and_missing_file_with_12(cli: Cli, broker: Broker) -> None:
-    """Different faults have different codes."""
     address = ("--bootstrap-servers", broker.bootstrap_servers)
-
     assert cli("flush", "no-such-topic", *address).code == 4
     assert cli("produce", "no-such-topic", "no-such-file", *address).code == 12
 
 
 def test_topics_are_created_and_checked(cli: Cli, broker: Broker, topic: TopicFactory) -> None:
-    """`check` fails until `create` has run, and both speak JSON."""
     name = f"{topic()}-raw"
     settings = ("--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", name, "--splits", "train=1000")
-
     before = cli("topics", "check", "--json", *settings)
     assert before.code == 4
     assert {problem["topic"] for problem in json.loads(before.out)} > {name}
@@ -255,12 +228,10 @@ def test_topics_are_created_and_checked(cli: Cli, broker: Broker, topic: TopicFa
 
 
 def test_produce_says_what_went_where(cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """One line, or JSON, on standard output; what was passed over on standard error."""
     raw = topic(2)
     lines = '{"id": 1, "text": "one"}\n{"id": 2, "text": 2}\n{"id": 3, "text": "three"}\n'
     (tmp_path / "a.jsonl").write_text(lines)
     command = ("produce", raw, "a.jsonl", "--bootstrap-servers", broker.bootstrap_servers)
-
     code, out, err = cli(*command)
     assert (code, out.count("\n")) == (0, 1)
     assert out.startswith(f"2 documents, 50 B to {raw} in ")
@@ -280,14 +251,12 @@ def test_produce_says_what_went_where(cli: Cli, broker: Broker, topic: TopicFact
 def test_produce_of_nothing_is_an_error(cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """An empty folder is a mistake more often than a wish."""
     (tmp_path / "empty").mkdir()
-
     assert cli("produce", topic(), "empty", "--bootstrap-servers", broker.bootstrap_servers).code == 12
 
 
 def test_produce_sends_what_it_can_of_files_that_are_broken(
     cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """The exit code tells, and so does the message; with --flush, records that ask for it stand behind all."""
     raw = topic()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text('{"id": 1, "text": "one"}\n')
@@ -332,9 +301,7 @@ def test_a_broken_file_is_not_forgotten_by_the_calls_that_follow(
     # Slow enough that the first chunks are acknowledged when later marks are written.
     first = cli(*command, "--rate", "2MB", "--limit", str(rows - 1))
     assert (first.code, "a.jsonl.gz: cannot be read to its end" in first.err) == (12, True)
-
     second = cli(*command, "--json")
-
     assert second.code == 12
     found = json.loads(second.out)
     assert (found["before"] + found["documents"], found["refused"], found["broken"]) == (rows + 9, 3, 1)
@@ -344,7 +311,6 @@ def test_a_broken_file_is_not_forgotten_by_the_calls_that_follow(
 
 
 def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
-    """It shows what would be sent; its fields are named as produce has them, not as the settings do."""
     (tmp_path / "a.jsonl").write_text('{"uid": 1, "body": "one", "lang": "de"}\n{"uid": 2, "lang": "en"}\n')
     command = (
         "produce",
@@ -370,7 +336,6 @@ def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_shows_what_the_run_does(cli: Cli, tmp_path: Path) -> None:
-    """The shuffled order of the seed, and as many documents as the limit says."""
     (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "{number}"}}\n' for number in range(30)))
     command = ("produce", "raw", "a.jsonl", "--dry-run", "--json")
 
@@ -386,7 +351,6 @@ def test_a_dry_run_shows_what_the_run_does(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_ends_where_the_run_does(cli: Cli, tmp_path: Path) -> None:
-    """Where what is refused ends a run, or after many rows without a document; and it says so of a broken file."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{}\n')
     (tmp_path / "b.jsonl").write_text("{}\n" * 1000 + '{"text": "one"}\n')
     (tmp_path / "c.parquet").write_text("none")
@@ -403,7 +367,6 @@ def test_a_dry_run_ends_where_the_run_does(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_options_that_would_be_ignored_are_refused(cli: Cli, tmp_path: Path) -> None:
-    """The split of a data set where shares of documents are meant; a list for a function of a row is told."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     command = ("produce", "raw", "a.jsonl", "--dry-run")
     for split, words in (("train=80", "--splits train=80"), ("train", "no path is one")):
@@ -425,7 +388,6 @@ def test_options_that_would_be_ignored_are_refused(cli: Cli, tmp_path: Path) -> 
 def test_options_that_do_nothing_alone_are_refused(
     cli: Cli, tmp_path: Path, command: str, alone: str, other: str
 ) -> None:
-    """With the one that they need."""
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
     refused = cli(*command.split(), "a.jsonl", *alone.split())
     assert refused.code == 12
@@ -433,10 +395,8 @@ def test_options_that_do_nothing_alone_are_refused(
 
 
 def test_a_dry_run_tells_what_conditions_leave_out(cli: Cli, tmp_path: Path) -> None:
-    """And how much of it for want of the field, as where its name is misspelt."""
     (tmp_path / "a.csv").write_text("text;score\none;0.5\ntwo;0.25\nthree;none\n")
     command = ("produce", "raw", "a.csv", "--delimiter", ";", "--dry-run", "--where")
-
     shown = cli(*command, "score >= 0.5")
     assert "--where left out 2 documents\n" in shown.err
     assert shown.out.splitlines()[-1].startswith("1 document, ")
@@ -447,7 +407,6 @@ def test_a_dry_run_tells_what_conditions_leave_out(cli: Cli, tmp_path: Path) -> 
 
 
 def test_a_dry_run_shows_what_is_known_of_a_data_set(cli: Cli, tmp_path: Path) -> None:
-    """Before the samples: features, splits, rows, bytes."""
     card = ("dataset_info", "  features", "  - name: text", "    dtype: string", "  splits", "  - name: train")
     numbers = ("    num_bytes: 1500", "    num_examples: 2", "  download_size: 99")
     lines = [line if ":" in line else f"{line}:" for line in (*card, *numbers)]
@@ -472,11 +431,8 @@ def test_a_dry_run_shows_what_is_known_of_a_data_set(cli: Cli, tmp_path: Path) -
 
 
 def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) -> None:
-    """The file is named on standard output and is one that `tokenizers` loads."""
     (tmp_path / "a.txt").write_text("the mill grinds the grain, the grain of the mill " * 20)
-
     code, out, err = cli("train-tokenizer", "a.txt", "--vocabulary-size", "270", "--output", "made/tokenizer.json")
-
     assert (code, out) == (0, "made/tokenizer.json\n")
     assert "learnt from 1 document\n" in err
     assert json.loads(Path("made/tokenizer.json").read_text())["model"]["type"] == "BPE"
@@ -488,17 +444,14 @@ def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_tokenizer_says_what_it_is_and_which_engine_takes_it(cli: Cli, tmp_path: Path) -> None:
-    """Kind, size, special tokens, engine, speeds beside `tokenizers`, and no text on which they differ."""
     (tmp_path / "a.txt").write_text("the mill grinds the grain, the grain of the mill " * 20)
     assert cli("train-tokenizer", "a.txt", "--vocabulary-size", "270").code == 0
-
     code, out, _ = cli("tokenizer", "tokenizer.json", "--text", "a.txt", "--search", "1")
     assert code == 0
     assert out.startswith("tokenizer.json: BPE, 270 ids, blocks of uint16\n")
     assert "special tokens, text where they stand in a text: <|endoftext|> 0\n" in out
     assert "engine: gigatoken\n" in out
     assert re.search(r"^differences between engines: 0 in [\d,]+ texts?$", out, re.MULTILINE)
-
     found = json.loads(cli("tokenizer", ".", "--engine", "tokenizers", "--search", "0", "--json").out)
     assert found["engine"] == "tokenizers"
     assert set(found["speeds"]) == {"gigatoken", "tokenizers"}
@@ -507,7 +460,6 @@ def test_tokenizer_says_what_it_is_and_which_engine_takes_it(cli: Cli, tmp_path:
 
 
 def test_broker_status_finds_a_running_broker(cli: Cli, broker: Broker, tmp_path: Path) -> None:
-    """The address is data; where no broker runs, the exit code is 3."""
     assert cli("broker", "status", "--directory", str(broker.directory)) == (0, f"{broker.bootstrap_servers}\n", "")
     assert cli("broker", "status", "--directory", str(tmp_path)).code == 3
     assert json.loads(cli("broker", "status", "--json", "--directory", str(tmp_path)).out)["running"] is False

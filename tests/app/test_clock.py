@@ -17,20 +17,17 @@ from tokenmill.errors import ClockError
 
 
 async def refuse(*_: object, **__: object) -> None:
-    """Answer as a broker with another clock does."""
     raise InvalidTimestampError
 
 
 async def test_a_broker_that_refuses_our_time_is_told_apart(
     settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whatever client; the message has our time, and what to do about it."""
     name = topic(message_timestamp_after_max_ms=3_600_000)
     ahead = round(time.time() * 1000) + 7_200_000
     with pytest.raises(ClockError, match=r"this machine's clock says 20\d\d-.*NTP.*LogAppendTime"):
         async with producer(settings) as client:
             await client.send_and_wait(name, b"x", timestamp_ms=ahead)
-
     append = BatchBuilder.append
     monkeypatch.setattr(BatchBuilder, "append", lambda self, **said: append(self, **{**said, "timestamp": ahead}))
     with pytest.raises(ClockError, match=f"for topic {name}"):
@@ -38,7 +35,6 @@ async def test_a_broker_that_refuses_our_time_is_told_apart(
 
 
 async def test_produce_and_a_mill_name_the_topic_and_the_clock() -> None:
-    """Not as a topic that refuses records, and not as an unexpected error."""
     with pytest.raises(ClockError, match="for topic raw"), sending_to("raw"):
         raise InvalidTimestampError
     app: Any = SimpleNamespace(producer=SimpleNamespace(send_and_wait=refuse))

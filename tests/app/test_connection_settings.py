@@ -24,7 +24,6 @@ LOGIN: dict[str, Any] = {
 
 
 def refusal(**flags: object) -> str:
-    """Return the message with which the settings are refused."""
     with pytest.raises(SettingsError) as caught:
         load_settings(flags)
     return str(caught.value)
@@ -60,9 +59,7 @@ def test_passwords_are_the_secrets() -> None:
     ],
 )
 def test_combinations_that_cannot_work_are_refused(changes: dict[str, object], words: str) -> None:
-    """By the names of the settings, with what to do; the password is not said."""
     message = refusal(**(LOGIN | changes))
-
     assert words in message
     assert "gr1st" not in message
 
@@ -76,7 +73,6 @@ def test_a_contradiction_says_where_both_were_written(monkeypatch: pytest.Monkey
     """A variable and a file contradict each other more often than two lines of one file."""
     Path("tokenmill.toml").write_text('security_protocol = "SSL"')
     monkeypatch.setenv("TOKENMILL_SASL_USERNAME", "miller")
-
     assert refusal().endswith(
         "(sasl_username: variable TOKENMILL_SASL_USERNAME, security_protocol: file tokenmill.toml)"
     )
@@ -84,20 +80,15 @@ def test_a_contradiction_says_where_both_were_written(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("value", ["sasl_password = 12345", "sasl_password = ['gr1st']"])
 def test_a_wrong_password_setting_is_named_and_not_shown(value: str) -> None:
-    """Not even the file's own line."""
     Path("tokenmill.toml").write_text(value)
-
     message = refusal()
-
     assert message.startswith("setting sasl_password (file tokenmill.toml): ")
     assert "gr1st" not in message
     assert "12345" not in message
 
 
 def test_nothing_that_is_printed_holds_the_password() -> None:
-    """Neither what Python prints of the settings, nor what is dumped of them."""
     settings = load_settings(LOGIN)
-
     shown = (repr(settings), str(settings), settings.model_dump_json(), as_variable(settings.sasl_password))
     assert not [text for text in shown if "gr1st" in text]
     assert json.loads(settings.model_dump_json())["sasl_password"] == "*" * 10
@@ -117,13 +108,10 @@ def test_the_environment_hands_passwords_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_saved_settings_hold_no_password_and_are_their_owners_alone(tmp_path: Path) -> None:
-    """Also where an older file could be read by everyone."""
     state = LocalState(tmp_path)
     state.settings_file.write_text("old")
     state.settings_file.chmod(0o644)
-
     state.save(Settings(**LOGIN))
-
     assert "gr1st" not in state.settings_file.read_text()
     assert state.settings_file.stat().st_mode & 0o777 == 0o600
 
@@ -131,26 +119,22 @@ def test_saved_settings_hold_no_password_and_are_their_owners_alone(tmp_path: Pa
 def test_a_local_broker_is_spoken_to_in_plain_text() -> None:
     """`up` starts one, whatever is said for the cluster; all other settings stay."""
     settings = Settings(**LOGIN, ssl_cafile=Path("ca.pem"), workers=7).at("127.0.0.1:1234")
-
     found = {name: getattr(settings, name) for name in ConnectionSettings.model_fields}
     assert found == ConnectionSettings(bootstrap_servers="127.0.0.1:1234").model_dump()
     assert settings.workers == 7
 
 
 def test_brokers_may_be_written_with_the_scheme_of_other_programs() -> None:
-    """Before each of several addresses, or before some."""
     found = ConnectionSettings(bootstrap_servers="kafka://a:9092, KAFKA://b:9092,c:9092")
     assert found.bootstrap_servers == "a:9092,b:9092,c:9092"
 
 
 @pytest.mark.parametrize("servers", ["", ",", "a:b", "a:0", "a:99999", "a:1;b:2", "a:1 b:2", "http://a:1"])
 def test_what_is_no_address_is_not_taken_for_brokers_that_do_not_answer(servers: str) -> None:
-    """Each is refused before anybody connects."""
     with pytest.raises(ValidationError, match=r"write (it|one) like kafka-1:9092"):
         ConnectionSettings(bootstrap_servers=servers)
 
 
 @pytest.mark.parametrize("servers", ["a", "a:1,b_c:2", "::1", "[::1]:9092,[fe80::1%eth0]:1"])
 def test_addresses_are_taken_as_clients_of_kafka_take_them(servers: str) -> None:
-    """Without a port, of IPv6, and with nothing behind a comma."""
     assert ConnectionSettings(bootstrap_servers=f" {servers} , ").bootstrap_servers == servers

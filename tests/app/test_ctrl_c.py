@@ -33,7 +33,6 @@ COMMANDS: Final = (
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with texts that take some seconds to read."""
     folder = tmp_path_factory.mktemp("texts")
     for number in range(40):
         (folder / f"{number}.txt").write_text(" ".join(f"word{(n * n + number) % 9973}" for n in range(60_000)))
@@ -77,7 +76,6 @@ class AtTerminal:
             os.killpg(self.process.pid, signal.SIGINT)
 
     def close(self) -> None:
-        """Let nothing go on, whatever the test found."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
@@ -86,7 +84,6 @@ class AtTerminal:
 
 @contextmanager
 def at_terminal(command: Sequence[str], directory: Path) -> Iterator[AtTerminal]:
-    """Yield a command that runs on a terminal."""
     running = AtTerminal(command, directory)
     try:
         yield running
@@ -96,7 +93,6 @@ def at_terminal(command: Sequence[str], directory: Path) -> Iterator[AtTerminal]
 
 @pytest.fixture
 def words(texts: Path, broker: Broker, topic: TopicFactory) -> Mapping[str, str]:
-    """Return what the words in capitals of `COMMANDS` stand for."""
     return {"TEXTS": str(texts), "BROKER": broker.bootstrap_servers, "TOPIC": topic()}
 
 
@@ -104,7 +100,6 @@ def words(texts: Path, broker: Broker, topic: TopicFactory) -> Mapping[str, str]
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.cases(4)
 def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Mapping[str, str], tmp_path: Path) -> None:
-    """Amid its imports, and where it has begun to work; pressed once, or twice at once."""
     arguments = [words.get(part, part) for part in command.split()]
     with at_terminal([sys.executable, "-m", "tokenmill.app.cli", *arguments], tmp_path) as running:
         if moment == "imports":
@@ -112,7 +107,6 @@ def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Map
         else:
             assert until(lambda: running.said != b"" or running.process.poll() is not None, SECONDS)
         running.press_ctrl_c(times)
-
         code = running.process.wait(SECONDS)
         assert b"Traceback" not in running.said
         assert code in ({130} if times == 1 else {130, -signal.SIGINT}), running.said
@@ -170,7 +164,6 @@ CAUGHT: Final = {
 
 @pytest.mark.parametrize("place", CAUGHT)
 def test_ctrl_c_that_something_catches_ends_a_command_all_the_same(place: str, tmp_path: Path) -> None:
-    """With its code, and without a word."""
     code, made_of_it = CAUGHT[place]
     if made_of_it:
         library = f"import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: {made_of_it}"
@@ -187,6 +180,5 @@ def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> Non
     with at_terminal([sys.executable, str(lab), str(texts)], tmp_path) as running:
         assert running.has_loaded("libtorch")
         running.press_ctrl_c(1)
-
         assert running.process.wait(SECONDS) in {-signal.SIGINT, 130}
         assert b"Traceback" not in running.said

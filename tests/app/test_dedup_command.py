@@ -13,40 +13,32 @@ from tokenmill.errors import SettingsError
 
 
 def explained(*arguments: str) -> str:
-    """Return what the command says."""
     return CliRunner().invoke(create_cli("dedup"), ["dedup", "explain", *arguments], catch_exceptions=False).output
 
 
 def test_what_is_found_is_said_at_each_similarity() -> None:
-    """In words and as JSON, with the parameters that are given."""
     told = explained("--dedup", '{"name": "near", "window": 1000000, "fold": true}')
-
     assert "0.80   92.4%" in told
     assert "the newest 750,000 to 1,000,000 kept documents" in told
     assert "memory: up to 63.0 MB, disk: up to 136.0 MB" in told
     assert "fold" in told
-
     values = json.loads(explained("--dedup", "near", "--json"))
     assert values["chances"][0] == {"similarity": 0.5, "chance": Near().chance(0.5)}
     assert "exact" in explained("--dedup", "exact")
 
 
 def test_nothing_to_explain_is_said() -> None:
-    """Where the settings keep duplicates."""
     with pytest.raises(SettingsError, match="give --dedup near"):
         explained()
 
 
 def test_no_parquet_is_written_under_the_name_of_another_format(tmp_path: Path) -> None:
-    """Before a broker is asked."""
     told = invoke("dedup", "counts", "--to", tmp_path / "times.csv", code=12)
     assert "give a name that ends in .parquet" in told.err
     assert not list(tmp_path.iterdir())
 
 
 def test_a_document_that_never_came_again_may_be_a_duplicate_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command that says so is named."""
-
     async def none(*_: object) -> list[object]:
         return []
 

@@ -21,7 +21,6 @@ TOTALS = Totals(
 
 
 def test_lines_can_be_pasted() -> None:
-    """Shares with one digit, large numbers with commas."""
     assert Retention(TOTALS, padding=80, seconds=2.0, timed_tokens=4000).lines() == [
         "Data retention: 50.0 % (5 of 10 documents)",
         "Text retention: 60.0 % (600 of 1,000 bytes)",
@@ -43,7 +42,6 @@ def test_what_the_packing_leaves_out_is_said() -> None:
 
 
 def test_the_funnel_follows_the_recipe() -> None:
-    """Steps in their order, the most frequent reasons of each first; what no step says comes last, without bytes."""
     assert Retention(TOTALS).funnel() == [
         FunnelRow("regex", "regex.a", 2, 300),
         FunnelRow("regex", "regex.b", 1, 100),
@@ -53,7 +51,6 @@ def test_the_funnel_follows_the_recipe() -> None:
 
 
 def test_one_line_has_the_most_frequent_reasons_first() -> None:
-    """As the demo shows it; without figures as well."""
     plain = Totals(records=5, kept=1, filtered=Counter(empty=1, min_chars=3))
     assert kept_line(plain) == "kept 1 of 5 documents: 3 min_chars, 1 empty"
     assert kept_line(Totals(kept=1234)) == "kept 1,234 of 1,234 documents"
@@ -61,7 +58,6 @@ def test_one_line_has_the_most_frequent_reasons_first() -> None:
 
 @given(totals)
 def test_any_totals_can_be_told(found: Totals) -> None:
-    """Also none at all; the shares are shares."""
     retention = Retention(found)
     assert 0 <= retention.share <= 1
     assert 0 <= retention.efficiency <= 1
@@ -70,7 +66,6 @@ def test_any_totals_can_be_told(found: Totals) -> None:
 
 
 def test_nothing_is_told_of_nothing() -> None:
-    """No division by zero, and no speed where no time is known."""
     retention = Retention(Totals())
     assert (retention.share, retention.average_tokens, retention.efficiency) == (0.0, 0.0, 1.0)
     assert retention.tokens_per_second is None

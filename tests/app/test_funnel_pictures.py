@@ -22,7 +22,6 @@ from tokenmill.errors import InputError
 
 
 def test_bars_begin_with_what_came_and_end_with_what_is_kept() -> None:
-    """And have each reason between."""
     bars = funnel_bars(Retention(TOTALS))
     assert bars[0] == ("documents", 10)
     assert bars[-1] == ("kept", 5)
@@ -39,7 +38,6 @@ def test_lengths_have_no_hole_between_the_shortest_and_the_longest() -> None:
 
 
 def test_a_bar_is_as_long_as_its_number() -> None:
-    """In eighths of a cell; whoever has anything has a bar."""
     title, most, half, few, none = terminal_bars("title", [("a", 1000), ("b", 500), ("c", 1), ("d", 0)])
     assert title == "title"
     assert (most.count("█"), half.count("█")) == (40, 20)
@@ -50,7 +48,6 @@ def test_a_bar_is_as_long_as_its_number() -> None:
 
 @pytest.mark.slow
 def test_a_png_is_drawn(tmp_path: Path) -> None:
-    """With several streams; where it cannot be written, the option is named."""
     pytest.importorskip("matplotlib")
     write_png(tmp_path / "a.png", {"one": Retention(TOTALS), "two": Retention(TOTALS)})
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -59,7 +56,6 @@ def test_a_png_is_drawn(tmp_path: Path) -> None:
 
 
 def test_languages_are_named_by_their_documents() -> None:
-    """The most frequent first."""
     assert languages_line([("de", 2), ("en", 1200), ("fr", 2)]) == "en 1,200, de 2, fr 2"
 
 

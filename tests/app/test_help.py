@@ -16,7 +16,6 @@ from tokenmill.app.cli.options import FLAGS, FOLDED
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield all commands with their paths."""
     found = getattr(command, "commands", None)
     if found is None:
         yield path, command
@@ -29,24 +28,20 @@ ALL = dict(leaves(typer.main.get_command(create_cli())))
 
 
 def helped(*arguments: str) -> list[str]:
-    """Return the lines of a command's help in 80 columns."""
     told = CliRunner().invoke(create_cli(arguments[0]), list(arguments), env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
     assert told.exit_code == 0, told.output
     return told.output.splitlines()
 
 
 def flags(lines: list[str]) -> list[str]:
-    """Return the flags that help lists, in their order."""
     return [found[1] for line in lines if (found := re.match(r"│ \*? *(--[a-z-]+)", line))]
 
 
 def test_every_command_is_tried() -> None:
-    """Those of groups as well."""
     assert {path[0] for path in ALL} == set(COMMANDS)
 
 
 def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() -> None:
-    """Word for word, with groups; and a word that is none of them is told which one it may have meant."""
     told = [CliRunner().invoke(create_cli(word), ["--help"]).output for word in (None, "--help", "")]
     assert len(set(told)) == 1
     assert all(name in told[0] for name in COMMANDS)
@@ -56,7 +51,6 @@ def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() ->
 
 
 def modules_after(code: str) -> set[str]:
-    """Return the modules that a new process has loaded after running code that prints them."""
     return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
 
 
@@ -98,7 +92,6 @@ def test_a_process_that_packs_loads_no_settings_and_no_client_of_kafka() -> None
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 @pytest.mark.cases(16)
 def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -> None:
-    """In 80 columns; of settings a few at the end, with what shows all."""
     lines = helped(*path, "--help")
     listed = flags(lines)
     assert len(lines) <= 120  # settings, which take 200, are not among them
@@ -126,7 +119,6 @@ def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -
 @pytest.mark.slow
 @pytest.mark.cases(15)
 def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
-    """Each is a flag of each command, shown or not."""
     listed = set(flags(helped(*path, "--help-all")))
     for name in FLAGS:
         assert f"--{name.replace('_', '-')}" in listed

@@ -12,16 +12,13 @@ from tokenmill.app.logs import LINES, HeldTrouble, RateLimit, set_up_logging
 
 
 def record_at(second: float, name: str = "aiokafka.conn") -> logging.LogRecord:
-    """Return a record that was made at this moment."""
     record = logging.LogRecord(name, logging.ERROR, __file__, 1, "lost %s", ("node",), None)
     record.created = second
     return record
 
 
 def test_floods_are_held_back_and_counted() -> None:
-    """A logger may say so many lines in ten seconds; the next line that passes says how many were not said."""
     limit = RateLimit(lines=2)
-
     assert [limit.filter(record_at(10.5)) for _ in range(5)] == [True, True, False, False, False]
     assert limit.filter(record_at(19.6, "other"))
     late = record_at(20.0)
@@ -33,25 +30,19 @@ def test_floods_are_held_back_and_counted() -> None:
 
 
 def test_lines_are_json_with_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    """Our events and a library's lines are JSON objects on standard error."""
     set_up_logging("json")
-
     structlog.get_logger("tokenmill.test").info("milled", partition=3)
     logging.getLogger("aiokafka").warning("lost %s", "node")
-
     ours, theirs = map(json.loads, capsys.readouterr().err.splitlines())
     assert (ours["event"], ours["partition"], ours["level"], ours["logger"]) == ("milled", 3, "info", "tokenmill.test")
     assert (theirs["event"], theirs["level"]) == ("lost node", "warning")
 
 
 def test_noisy_libraries_are_limited_and_ours_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """An outage does not fill the disk, and nothing of ours is lost."""
     set_up_logging("json")
-
     for number in range(50):
         logging.getLogger("aiokafka.conn").error("lost %d", number)
         structlog.get_logger("tokenmill.test").info("step", number=number)
-
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert sum(line["event"] == "step" for line in lines) == 50
     # At most two windows' worth, should the clock turn over in between.
@@ -68,7 +59,6 @@ OUTAGE = (
 
 
 def lines_of(filter_: HeldTrouble, second: float) -> list[str]:
-    """Return those of the lines of this second that pass."""
     passed = []
     for name, words, arguments in OUTAGE:
         record = logging.LogRecord(name, logging.ERROR, __file__, 1, words, arguments, None)
@@ -79,7 +69,6 @@ def lines_of(filter_: HeldTrouble, second: float) -> list[str]:
 
 
 def test_an_outage_is_not_told_by_libraries() -> None:
-    """Our own line tells of it, with the last reason that they gave."""
     hands = Hands()
     contact = hands.contact()
     held = HeldTrouble(contact)
@@ -107,7 +96,6 @@ def test_trouble_with_one_broker_of_several_is_a_line_a_minute() -> None:
 
 
 def test_what_is_no_trouble_with_connections_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Outage or not: refusals, and errors with their traceback."""
     set_up_logging("json")
     theirs = logging.getLogger("aiokafka.producer.sender")
     for _, words, arguments in OUTAGE:
@@ -117,7 +105,6 @@ def test_what_is_no_trouble_with_connections_is_shown(capsys: pytest.CaptureFixt
         int("a mistake")
     except ValueError:
         theirs.exception("Unexpected error in sender routine")
-
     first, second = map(json.loads, capsys.readouterr().err.splitlines())
     assert first["event"] == "Not authorized to read from topic notes."
     assert "ValueError: invalid literal" in second["exception"]

@@ -16,7 +16,6 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def _empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run commands in an empty directory."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -37,7 +36,6 @@ def _file(path: Path) -> Path:
     "command", [("up", "--state"), ("demo", "--no-train", "--state"), ("broker", "start", "--directory")]
 )
 def test_a_state_that_is_no_directory_is_named(tmp_path: Path, kind: str, command: tuple[str, ...]) -> None:
-    """With the flag, before anything is started."""
     place = WRONG[kind](tmp_path)
     code, _, said = invoke(*command, place)
     assert code == InputError.exit_code
@@ -47,7 +45,6 @@ def test_a_state_that_is_no_directory_is_named(tmp_path: Path, kind: str, comman
 
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "no folder can be made there"])
 def test_an_output_that_cannot_be_written_is_named_before_the_work(tmp_path: Path, kind: str) -> None:
-    """Of a tokenizer's training and of a verification, which take minutes."""
     place = tmp_path if kind == "a directory" else WRONG[kind](tmp_path) / "tokenizer.json"
     for command in (("train-tokenizer", "missing", "--output"), ("verify", "--bootstrap-servers", NOWHERE, "--since")):
         code, _, said = invoke(*command, place)
@@ -57,7 +54,6 @@ def test_an_output_that_cannot_be_written_is_named_before_the_work(tmp_path: Pat
 
 
 def test_an_output_stays_as_it_is_until_there_is_a_new_one(tmp_path: Path) -> None:
-    """Though it was tried whether it can be written."""
     _file(tmp_path / "tokenizer.json")
     assert invoke("train-tokenizer", "missing").code == InputError.exit_code
     assert (tmp_path / "tokenizer.json").read_text() == "a file"
@@ -77,7 +73,6 @@ STORE = {
 @pytest.mark.parametrize("kind", [*WRONG, "missing", "empty"])
 @pytest.mark.parametrize("command", STORE)
 def test_a_store_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
-    """By every command that needs no broker for it, or asks for the store first."""
     place = tmp_path / "store"
     if kind in WRONG:
         place = WRONG[kind](tmp_path)
@@ -109,7 +104,6 @@ FILES = {
 @pytest.mark.parametrize("command", FILES)
 @pytest.mark.cases(8)
 def test_a_file_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
-    """Whatever lies there, and whoever reads it."""
     store = era_store(tmp_path / "store")
     place = tmp_path / "given"
     if kind == "a directory":

@@ -22,7 +22,6 @@ from tokenmill.app.tools.produce.sending import Acknowledged, Summary
 def test_a_log_hears_how_much_was_read_and_what_is_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the files' bytes, from where an interrupted run went on; what is refused is named at once, and once."""
     monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     summary = Summary("raw", {0: Acknowledged(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
     summary.refuse(Refused("a:1", "why"))
@@ -32,7 +31,6 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
         report(summary)
     summary.refuse(Refused("a:2", "why not"))
     say_refusals(summary, summary.told)
-
     refused, first, second, *rest = capsys.readouterr().err.splitlines()
     assert (refused, rest) == ("tokenmill: a:1: why", ["tokenmill: a:2: why not"])
     assert first == "tokenmill: 1,000 documents, 4.0 MB, 2.0 MB/s, 1 passed over, 25% read"
@@ -40,7 +38,6 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
 
 
 def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents of earlier calls count; and files that end before it end the bar as well."""
     shown: list[tuple[int, int]] = []
     told: list[str] = []
 
@@ -58,7 +55,6 @@ def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         report(summary)
         summary.partitions[0].documents = 180
         report(summary)
-
     assert shown == [(50, 200), (50, 200), (100, 200), (200, 200)]
     assert told[0].endswith(", 25% of the limit of 200")
 
@@ -70,7 +66,6 @@ def test_nothing_is_said_of_what_nobody_knows(
     monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     with ProduceProgress() as report:
         report(Summary("raw", {0: Acknowledged(1, 10)}, seconds=1.0))
-
     assert capsys.readouterr().err == "tokenmill: 1 document, 10 B, 10 B/s\n"
 
 
@@ -101,7 +96,6 @@ def test_only_a_terminal_gets_what_moves_the_cursor(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sends to one says since when, now and then, instead of nothing until it gives up; and when it goes on."""
     hands = Hands()
     contact = hands.contact()
     monkeypatch.setattr(output, "CONTACT", contact)
@@ -125,7 +119,6 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
     while not condition():  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
 
@@ -133,7 +126,6 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.usefixtures("hangup")
 def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
-    """It may end in order; afterwards the signal is what it was before."""
     before = [signal.getsignal(one) for one in STOPPING]
     ended: list[bool] = []
 
@@ -151,8 +143,6 @@ def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
-    """Where the end in order takes too long: Ctrl-C again."""
-
     async def work() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -181,8 +171,6 @@ def test_what_was_ignored_stays_ignored() -> None:
 
 
 def test_what_work_raises_is_raised() -> None:
-    """Also that it was cancelled by somebody else."""
-
     async def fail(error: BaseException) -> None:
         raise error
 

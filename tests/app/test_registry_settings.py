@@ -36,7 +36,6 @@ LOGIN = {"schema_registry_url": URL, "schema_registry_username": "miller"}
     ],
 )
 def test_what_would_have_no_effect_is_refused(values: dict[str, Any], part: str) -> None:
-    """The message names what to set, and shows no password."""
     with pytest.raises(SettingsError, match=part) as raised:
         load_settings(values)
     assert "gr1st" not in str(raised.value)
@@ -59,7 +58,6 @@ def test_an_address_has_one_spelling(scheme: str) -> None:
     ],
 )
 def test_a_process_gets_what_its_parent_has(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Password included, in variables that its own user alone can read; what is shown has asterisks."""
     settings = load_settings(values)
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)

@@ -42,16 +42,13 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 class Client(NamedTuple):
-    """One login's ways to Kafka."""
-
     admin: AdminClient
     producer: Producer
     settings: Settings
 
     @classmethod
     def of(cls, secured: Secured, user: str) -> "Client":
-        """Return clients that log in as somebody."""
-        here = login(secured.broker, user)
+        here = dict(login(secured, user))
         return cls(
             AdminClient(here),
             Producer({**here, "message.timeout.ms": int(SECONDS * 1000)}),
@@ -70,7 +67,6 @@ def code(*futures: Any) -> int | None:
 
 
 def write(client: Client, topic: str) -> int | None:
-    """Send a record."""
     said: list[KafkaError | None] = []  # of the one record
     try:
         client.producer.produce(topic, b"of nobody", on_delivery=lambda error, _: said.append(error))
@@ -82,7 +78,6 @@ def write(client: Client, topic: str) -> int | None:
 
 
 def read(client: Client, topic: str) -> int | None:
-    """Fetch what is there."""
     try:
         raw_records(client.settings, topic)
     except (SettingsError, TopicError):
@@ -91,22 +86,18 @@ def read(client: Client, topic: str) -> int | None:
 
 
 def delete(client: Client, topic: str) -> int | None:
-    """Delete the topic."""
     return code(*client.admin.delete_topics([topic]).values())
 
 
 def delete_records(client: Client, topic: str) -> int | None:
-    """Delete what is below an offset."""
     return code(*client.admin.delete_records([TopicPartition(topic, 0, 0)]).values())
 
 
 def grow(client: Client, topic: str) -> int | None:
-    """Add a partition."""
     return code(*client.admin.create_partitions([NewPartitions(topic, 2)]).values())
 
 
 def configure(client: Client, topic: str) -> int | None:
-    """Let retention remove everything soon."""
     entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     return code(*client.admin.incremental_alter_configs([wanted]).values())
@@ -126,7 +117,6 @@ ATTEMPTS: Final[Mapping[Callable[[Client, str], int | None], AclOperation]] = {
 @pytest.mark.parametrize("role", roles())
 @pytest.mark.cases(2)
 def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -> None:
-    """On each topic of a raw topic: writing, reading, deleting, growing, configuring; and groups, topics and rules."""
     raw, group = topics_on(secured.broker, "refused")(1), f"group-{role}"
     topics = [raw, f"{raw}.dead-letters", f"{raw}.produced", f"tokens.{raw}.train", f"control.{raw}.train"]
     topics += [f"{kind}.{raw}" for kind in ("signatures", "slices", "verdicts")]
@@ -162,7 +152,6 @@ def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -
 
 
 def test_the_table_keeps_raw_text_and_tokens_apart() -> None:
-    """Whoever brings text writes to no token or control topic, and reads none; who trains or looks, writes nothing."""
     writing = {(right.role, right.name) for right in table() if right.operation == AclOperation.WRITE}
     of_streams = {role for role, name in writing if name.startswith(("tokens.", "control."))}
     assert of_streams == {"mill", "operator"}
@@ -175,7 +164,6 @@ def test_the_table_keeps_raw_text_and_tokens_apart() -> None:
 
 
 def test_there_is_one_table_of_rights() -> None:
-    """The other pages point to it."""
     for page in PAGES:
         text = (ROOT / page).read_text()
         assert len(re.findall(r"^\| (?:role|right) \|", text, re.MULTILINE)) == (page == "docs/kafka_teams.md")
@@ -186,7 +174,6 @@ def test_there_is_one_table_of_rights() -> None:
 def test_each_role_needs_no_more_than_its_rows(
     secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Topics are created, records sent, flushed, milled, stored, mirrored, verified and skipped, each by its role."""
     raw = topics_on(secured.broker, "roles")(1)
     values = secured.values("SASL_PLAINTEXT")
     group = f"group-{raw}"
@@ -228,7 +215,6 @@ def test_each_role_needs_no_more_than_its_rows(
 
 @pytest.mark.needs("minutes")
 def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_path: Path) -> None:
-    """By mills that sign, a sequencer, and a segment worker, each with a login of its own."""
     raw = topics_on(secured.broker, "judged")(1)
     roles_of = {role: f"{role}-{raw}" for role in ("topics", "producer", "mill", "sequencer", "segment")}
     for role, user in roles_of.items():
@@ -253,7 +239,6 @@ def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_
 
 
 def run_service(as_role: Mapping[str, Settings], everything: Settings, directory: Path) -> None:
-    """Mill and store all there is, with a login for each of the two."""
     with Service(as_role["mill"], directory) as service:
         service.mill()
         service.settings = as_role["segment"]

@@ -12,8 +12,6 @@ from tokenmill.errors import SettingsError
 
 
 class Recorder:
-    """In the place of the supervisor: what it was told, and no worker."""
-
     told: tuple[Settings, str | None, WatchLimits]
     origins: Mapping[str, str]
 
@@ -29,8 +27,6 @@ class Recorder:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no workers, and find all topics as they should be."""
-
     async def all_is_there(_settings: Settings) -> None:
         """Look at nothing."""
 
@@ -39,14 +35,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def serve(*flags: str) -> tuple[Settings, str | None, WatchLimits]:
-    """Return what the supervisor is told."""
     invoke("serve", *flags, code=0)
     return Recorder.told
 
 
 @pytest.mark.usefixtures("started")
 def test_its_patience_is_a_flag() -> None:
-    """The two times, apart from each other; all others stay as they are."""
     assert serve("--heartbeat-seconds", "5.5")[2] == WatchLimits(heartbeat=5.5)
     assert serve("--grace-seconds", "0.5")[2] == WatchLimits(grace=0.5)
     assert serve()[2] == WatchLimits()
@@ -54,7 +48,6 @@ def test_its_patience_is_a_flag() -> None:
 
 @pytest.mark.usefixtures("started")
 def test_one_role_and_the_settings_reach_the_supervisor() -> None:
-    """A container's share of the service."""
     settings, only, _ = serve("--only", "segment", "--workers", "7")
     assert (only, settings.workers) == ("segment", 7)
     assert Recorder.origins["workers"] == "flag --workers"

@@ -16,21 +16,17 @@ pytestmark = pytest.mark.usefixtures("nothing_around")
 
 
 def refusal(flags: dict[str, object] | None = None, config: Path | None = None) -> str:
-    """Return the message with which the settings are refused."""
     with pytest.raises(SettingsError) as caught:
         load_settings(flags, config)
     return str(caught.value)
 
 
 def test_flags_win_over_variables_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer decides what no layer before it says, and the origins tell which one did."""
     file = tmp_path / "mill.toml"
     file.write_text('group = "file"\nworkers = 5\nsequence_length = 7\n')
     monkeypatch.setenv("TOKENMILL_GROUP", "variable")
     monkeypatch.setenv("TOKENMILL_WORKERS", "4")
-
     settings, origins = load_with_origins({"group": "flag", "store": None}, file)
-
     assert (settings.group, settings.workers, settings.sequence_length) == ("flag", 4, 7)
     assert origins["group"] == "flag --group"
     assert origins["workers"] == "variable TOKENMILL_WORKERS"
@@ -41,26 +37,21 @@ def test_flags_win_over_variables_over_file_over_defaults(tmp_path: Path, monkey
 def test_file_is_found_by_variable_and_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``tokenmill.toml`` is read where it is; TOKENMILL_CONFIG names another one instead."""
     Path("tokenmill.toml").write_text("workers = 3")
     other = tmp_path / "other.toml"
     other.write_text("workers = 9")
-
     assert load_settings().workers == 3
     monkeypatch.setenv("TOKENMILL_CONFIG", str(other))
     assert load_settings().workers == 9
 
 
 def test_constructor_reads_nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that makes settings gets exactly what it says."""
     Path("tokenmill.toml").write_text("workers = 3")
     monkeypatch.setenv("TOKENMILL_WORKERS", "4")
-
     assert Settings().workers == 2
 
 
 def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
-    """One string is enough for every setting, as variables and flags need it."""
     settings = load_settings(
         {
             "raw_topics": "a, b",
@@ -70,7 +61,6 @@ def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
             "end_of_document": "50256",
         }
     )
-
     assert settings.raw_topics == ("a", "b")
     assert settings.text_fields == ("te,xt",)
     assert list(settings.splits.items()) == [("train", 900), ("test", 100)]
@@ -79,7 +69,6 @@ def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
 
 
 def test_splits_are_shares_and_the_rest_is_left_out_on_purpose() -> None:
-    """Of their sum; `_unused` is no stream."""
     percent = load_settings({"splits": "train=98,validation=2"})
     assert percent.split_rule().shards == 100
     assert [stream.split for stream in percent.streams()] == ["train", "validation"]
@@ -89,17 +78,14 @@ def test_splits_are_shares_and_the_rest_is_left_out_on_purpose() -> None:
 
 
 def test_splits_of_a_file_replace_the_default_splits(tmp_path: Path) -> None:
-    """A table in the file stands for itself; nothing is merged into it."""
     file = tmp_path / "mill.toml"
     file.write_text("[splits]\ntrain = 1000\n")
-
     assert load_settings(config=file).splits == {"train": 1000}
 
 
 def test_start_is_one_moment_however_it_is_written() -> None:
     """Equal moments read equal, and so have one fingerprint."""
     written = ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00.000+00:00")
-
     assert {load_settings({"start": text}).start for text in written} == {"2026-01-31T12:00:00.000Z"}
     assert Settings(start=written[0]).start_milliseconds == 1_769_860_800_000
     assert Settings().start_milliseconds is None
@@ -109,7 +95,6 @@ def test_start_is_one_moment_however_it_is_written() -> None:
 def test_unknown_names_are_refused_with_the_nearest_and_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A misspelt setting never passes for a default."""
     file = tmp_path / "mill.toml"
     file.write_text("sequence_lenght = 3")
     assert refusal(config=file) == (f"unknown setting sequence_lenght (file {file}) (did you mean sequence_length?)")
@@ -118,11 +103,8 @@ def test_unknown_names_are_refused_with_the_nearest_and_the_place(
 
 
 def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says which setting, which value, and who said it."""
     monkeypatch.setenv("TOKENMILL_SEQUENCE_LENGTH", "many")
-
     message = refusal()
-
     assert message.startswith("setting sequence_length = 'many' (variable TOKENMILL_SEQUENCE_LENGTH): ")
 
 
@@ -159,15 +141,12 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_values_that_cannot_work_are_refused(flags: dict[str, object], part: str) -> None:
-    """What would fail later, or mean two things, fails at once."""
     assert part in refusal(flags)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """A missing or broken settings file is an error, never an empty one."""
     broken = tmp_path / "broken.toml"
     broken.write_text("a = = 1")
-
     assert str(tmp_path / "none.toml") in refusal(config=tmp_path / "none.toml")
     assert str(broken) in refusal(config=broken)
 
@@ -179,34 +158,27 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 
 def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:
-    """``[topic."code"]`` overrides what decides the tokens; all else comes from the settings for all topics."""
     file = tmp_path / "mill.toml"
     file.write_text(
         'raw_topics = ["web", "code"]\nsequence_length = 512\n'
         '[topic.code]\ndecode = "json"\nmetadata_fields = ["lang"]\n'
     )
-
     settings = load_settings(config=file)
-
     assert settings.for_topic("web").decode == "auto"
     code = settings.for_topic("code")
     assert (code.decode, code.metadata_fields, code.block_tokens) == ("json", ("lang",), 513)
 
 
 def test_streams_are_named_after_topic_split_and_suffix() -> None:
-    """Every split of every raw topic is a stream; a suffix gives new streams for new settings."""
     settings = Settings(raw_topics=("web", "code"), splits={"train": 1000}, topic={"code": {"stream_suffix": "-v2"}})
-
     assert settings.streams() == [Stream("web.train", "web", "train"), Stream("code.train-v2", "code", "train")]
     assert settings.streams()[1].tokens_topic == "tokens.code.train-v2"
     assert settings.streams()[1].control_topic == "control.code.train-v2"
 
 
 def test_topics_of_one_domain_are_judged_together() -> None:
-    """Each without a name is one of its own; topics of one have the same parameters, and the same suffix."""
     near, exact = {"name": "near", "domain": "texts"}, {"name": "exact", "domain": "texts"}
     of = partial(Settings, raw_topics=("web", "code", "chat"), dedup=near)
-
     chat, texts = of(topic={"chat": {"dedup": "exact", "stream_suffix": "-v2"}}).domains()
     assert (chat.name, chat.raw_topics, chat.dedup) == ("chat-v2", ("chat",), {"name": "exact", "version": 1})
     assert (texts.signatures_topic, texts.slices_topic) == ("signatures.texts", "slices.texts")
@@ -220,14 +192,12 @@ def test_topics_of_one_domain_are_judged_together() -> None:
 
 
 def test_missing_tokenizer_is_named() -> None:
-    """The service cannot guess a tokenizer, and says how to get one."""
     assert Settings(tokenizer="bytes").require_tokenizer() == "bytes"
     with pytest.raises(SettingsError, match="train-tokenizer"):
         Settings().require_tokenizer()
 
 
 def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is started with `environment` has equal settings, whatever a file there says."""
     settings = Settings(
         raw_topics=("web", "code"),
         splits={"train": 999, "validation": 1},
@@ -240,7 +210,6 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
     Path("tokenmill.toml").write_text("workers = 7")
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
-
     assert load_settings() == settings
     assert as_variable(()) == ""
 
@@ -248,12 +217,10 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
 @given(names=st.lists(st.text()))
 @example(names=["["])
 def test_names_survive_a_variable(names: list[str]) -> None:
-    """Any list of names reads back from one string."""
     assert parse_names(as_variable(tuple(names))) == names
 
 
 def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the file, as JSON in a variable, and as names of profiles and steps in a flag."""
     file = tmp_path / "mill.toml"
     file.write_text('[[steps]]\nname = "sample"\nrate = 1\nseed = 0\n\n[[steps]]\nname = "length"\nmin_words = 5\n')
     wanted = ({"name": "sample", "rate": 1.0}, {"name": "length", "min_words": 5})
@@ -275,20 +242,17 @@ def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_steps_that_are_miswritten_are_explained(written: str, said: str) -> None:
-    """With how they are written, and where they stand."""
     with pytest.raises(SettingsError, match=rf"^setting steps = .*\(flag --steps\): {said}"):
         load_settings({"steps": written})
 
 
 @pytest.mark.parametrize("name", ["dedup", "packing"])
 def test_a_table_in_a_flag_as_a_file_has_it_is_explained(name: str) -> None:
-    """A flag and a variable take JSON."""
     with pytest.raises(SettingsError, match=r'Expecting .*: in a flag or a variable a table is JSON, as \{"name"'):
         load_settings({name: '{name = "near"}'})
 
 
 def test_a_raw_topic_may_have_steps_of_its_own() -> None:
-    """A list stands for itself."""
     settings = Settings(
         raw_topics=("a", "b"), steps=({"name": "sample"},), topic={"b": {"steps": [{"name": "length"}]}}
     )
@@ -297,7 +261,6 @@ def test_a_raw_topic_may_have_steps_of_its_own() -> None:
 
 
 def test_a_wrong_step_is_named_with_its_place(tmp_path: Path) -> None:
-    """The file or flag, the step, the parameter, and what it may be."""
     file = tmp_path / "mill.toml"
     file.write_text('[[steps]]\nname = "sample"\nrate = "half"\n')
     said = refusal(config=file)
@@ -320,7 +283,6 @@ def test_a_wrong_step_is_named_with_its_place(tmp_path: Path) -> None:
     ],
 )
 def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a value, as JSON in a variable; equal ones are written alike, and read back from a worker's environment."""
     settings = Settings.model_validate({"packing": written})
     assert settings.packing == expected
     for name, value in settings.environment().items():
@@ -344,7 +306,6 @@ def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monke
 def test_duplicates_are_left_out_by_name_or_table(
     written: object, expected: object, in_the_recipe: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal ones are written alike, read back from the environment, and stand alike in a recipe."""
     settings = Settings.model_validate({"dedup": written})
     assert (settings.dedup, settings.dedup_table) == (expected, in_the_recipe)
     for name, value in settings.environment().items():
@@ -375,13 +336,11 @@ def test_duplicates_are_left_out_by_name_or_table(
     ],
 )
 def test_a_packing_that_cannot_be_is_refused(values: dict[str, object], said: str) -> None:
-    """With the parameter, and what is allowed."""
     with pytest.raises(SettingsError, match=said):
         load_settings(values)
 
 
 def test_the_packing_decides_what_a_block_has() -> None:
-    """Of rows the sequence itself, of chunks several and a label, else one more."""
     sizes = {
         name: Settings.model_validate({"packing": name, "sequence_length": 512}).block_tokens
         for name in ("concat", "fit", "rows", "chunks")

@@ -44,7 +44,6 @@ def look(**other: Any) -> StatusSnapshot:
 
 @contextmanager
 def served(body: bytes, status: int = 200) -> Iterator[str]:
-    """Serve a status while the block runs; yield the address."""
     server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(body, status)})
     server.start()
     yield f"http://127.0.0.1:{server.port}"
@@ -56,18 +55,15 @@ Status = Callable[..., Told]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Status:
-    """Return what runs the command."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     return partial(invoke, "status")
 
 
 def document(at: StatusSnapshot) -> bytes:
-    """Return it as it is served."""
     return json.dumps(at.document()).encode()
 
 
 def test_a_service_in_good_order_ends_the_command_with_0(told: Status) -> None:
-    """Broker, workers, partitions in the order of their numbers, lag."""
     with served(document(look())) as url:
         code, out, err = told("--url", url)
     assert (code, err) == (0, "")
@@ -92,7 +88,6 @@ def test_a_partition_of_another_member_of_the_group_is_in_order_and_says_whose_i
 
 
 def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
-    """Nobody has to read the table; JSON has it as well."""
     halted = {**SAID, "raw-text/2": {"position": 7, "halted": "text", "halted_by": "blocks are missing"}}
     with served(document(look(said=halted))) as url:
         code, out, err = told("--url", f"{url}/")
@@ -115,7 +110,6 @@ def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
     ids=["a schema", "a sequencer", "a standstill", "a transaction", "no owner"],
 )
 def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other: dict[str, Any], why: str) -> None:
-    """In the table, in one line for people, in JSON, and in the strict probe; nothing that a record says."""
     found = look(**other)
     with served(document(found)) as url:
         code, out, err = told("--url", url)
@@ -133,7 +127,6 @@ def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other:
 
 
 def test_a_service_that_is_not_ready_ends_it_with_1(told: Status) -> None:
-    """With its own words, and the time at which a broker last answered."""
     with served(document(look(not_ready="not ready: mill-1", away_since=1000.0))) as url:
         code, out, err = told("--url", url)
     assert code == 1
@@ -142,7 +135,6 @@ def test_a_service_that_is_not_ready_ends_it_with_1(told: Status) -> None:
 
 
 def test_nobody_there_ends_it_with_3(told: Status) -> None:
-    """The address is the settings', where no other is said."""
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
     assert (code, out) == (BrokerError.exit_code, "") == (3, "")
@@ -155,7 +147,6 @@ def test_nobody_there_ends_it_with_3(told: Status) -> None:
     ids=["no such page", "no JSON", "no object", "another version", "brackets"],
 )
 def test_another_program_is_told_as_such(told: Status, body: bytes, status: int) -> None:
-    """In one line, without a traceback."""
     with served(body, status) as url:
         code, out, err = told("--url", url)
     assert (code, out) == (InputError.exit_code, "")
@@ -178,7 +169,6 @@ def test_another_program_is_told_as_such(told: Status, body: bytes, status: int)
 def test_another_service_of_this_host_is_not_taken_for_ones_own(
     told: Status, said: Mapping[str, str], why: str | None
 ) -> None:
-    """At the address of the settings, as far as they say what they are for; one that is named by its URL is shown."""
     flags = [part for name, value in said.items() for part in (f"--{name}", value)]
     with served(document(look())) as url:
         code, out, err = told(*flags, "--metrics-port", url.rpartition(":")[2])
@@ -193,7 +183,6 @@ def test_another_service_of_this_host_is_not_taken_for_ones_own(
 
 
 def test_watching_goes_on_until_nothing_answers(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is one line as JSON; what is out of order does not end it."""
     monkeypatch.setattr(status_module, "WATCH_SECONDS", 0.0)
     answers = iter([document(look()), document(look(not_ready="not ready: mill-1")), b"[]"])
     server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(next(answers))})
@@ -205,7 +194,6 @@ def test_watching_goes_on_until_nothing_answers(told: Status, monkeypatch: pytes
 
 
 def test_the_token_of_the_settings_is_sent(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has none, or another one, is told which setting it is."""
     settings = Settings(**OURS, metrics_port=free_port(), http_token="t0ken")  # type: ignore[arg-type]  # noqa: S106
     url = settings.page_url
     assert url is not None
@@ -217,6 +205,5 @@ def test_the_token_of_the_settings_is_sent(told: Status, monkeypatch: pytest.Mon
 
 
 def test_what_serves_nothing_cannot_be_asked(told: Status) -> None:
-    """metrics_port 0; and an address that is none."""
     assert told("--metrics-port", "0")[0] == InputError.exit_code
     assert told("--url", "file:///etc/passwd")[0] == InputError.exit_code

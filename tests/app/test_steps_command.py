@@ -13,7 +13,6 @@ from tokenmill.errors import InputError
 
 
 def said(*arguments: str) -> str:
-    """Return what the command writes to standard output."""
     told = CliRunner().invoke(create_cli("steps"), ["steps", *arguments], catch_exceptions=False)
     assert told.exit_code == 0
     return told.stdout
@@ -21,19 +20,16 @@ def said(*arguments: str) -> str:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_profile_shown_is_a_settings_file(name: str) -> None:
-    """With the steps for which the name stands."""
     assert Settings(**tomllib.loads(said("show", name))).steps == Settings.model_validate({"steps": name}).steps
 
 
 def test_a_step_is_shown_with_its_parameters() -> None:
-    """As a table to fill in."""
     assert "# regex_exp =    # must be given; a text\n" in said("show", "regex")
     with pytest.raises(InputError, match=r"'gophr' is no profile and no step \(did you mean gopher\?\)"):
         said("show", "gophr")
 
 
 def test_all_profiles_and_steps_are_listed() -> None:
-    """With what they do."""
     lines = said("list").splitlines()
     found = json.loads(said("list", "--json"))
     assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [*PROFILES, *STEPS]

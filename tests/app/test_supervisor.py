@@ -29,14 +29,12 @@ SECONDS = 60.0
 
 
 async def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, not for ever."""
     async with asyncio.timeout(SECONDS):
         while not condition():  # noqa: ASYNC110 - processes tell nobody; one has to look
             await asyncio.sleep(0.05)
 
 
 def documents(first: int) -> list[Raw]:
-    """Return 200 documents for two partitions."""
     return [Raw(f"document {number} ".encode() * 20, number % 2) for number in range(first, first + 200)]
 
 
@@ -51,7 +49,6 @@ async def check_what_the_group_says(settings: Settings, supervisor: Supervisor) 
 async def test_workers_that_are_killed_or_stopped_are_replaced(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A SIGKILL and a SIGSTOP in the middle of the work: each is told, and every block is there in the end."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
     events: list[Event] = []
     limits = WatchLimits(heartbeat=4.0, first_backoff=10.0)  # the other mill takes over before
@@ -96,13 +93,11 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
 async def test_a_fingerprint_that_cannot_be_mended_ends_all(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Starting again would not help: the supervisor says which worker, why, and what to do."""
     settings = service_settings(broker, topic(1), tmp_path)
     other = settings.model_copy(update={"sequence_length": 31})
     plan = plan_topic(settings, settings.raw_topics[0])
     for stream, recipe in plan.recipes.items():
         await settle(settings, stream, recipe, plan.tokenizer.content)
-
     with pytest.raises(FingerprintError, match=r"(mill-\d|segment) cannot go on: .*stream_suffix"):
         async with asyncio.timeout(SECONDS):
             await Supervisor(other, log_directory=tmp_path).run()
@@ -118,12 +113,10 @@ def test_no_worker_outlives_serve(broker: Broker, topic: TopicFactory, tmp_path:
         assert until(lambda: len(marked(mark)) == 4, SECONDS)
         process.send_signal(number)
         assert process.wait(SECONDS) == (0 if number == signal.SIGTERM else -number)  # as a worker's own
-
     assert until(lambda: marked(mark) == [], 0.0 if number == signal.SIGTERM else 5.0)
 
 
 def test_serve_ends_with_a_code_that_tells(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """A missing broker, a missing topic, a tokenizer that no worker can load: one line each, which says what to do."""
     there = Settings(
         bootstrap_servers=broker.bootstrap_servers, raw_topics=("nowhere",), tokenizer="bytes", store=tmp_path / "store"
     )
@@ -136,13 +129,11 @@ def test_serve_ends_with_a_code_that_tells(broker: Broker, topic: TopicFactory, 
     for settings, code, words in cases:
         with serve(settings, tmp_path, uuid.uuid4().hex) as process:
             assert process.wait(SECONDS) == code
-
         last = (tmp_path / "serve.log").read_text().splitlines()[-1]
         assert re.search(f"^tokenmill: .*({words})", last)
 
 
 def serve(settings: Settings, directory: Path, mark: str) -> "subprocess.Popen[bytes]":
-    """Start ``tokenmill serve`` with a mark."""
     with (directory / "serve.log").open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "tokenmill.app.cli", "serve"],

@@ -57,7 +57,6 @@ ERA = Era(MANY, b"", (EraRange(0, MANY, b"", b""), EraRange(MANY - 1, MANY, b"",
 
 
 def made(**values: Any) -> Any:
-    """Return something with these attributes."""
     return SimpleNamespace(**values)
 
 
@@ -87,7 +86,6 @@ TABLES: dict[str, Callable[[], ShownTable]] = {
 @pytest.mark.parametrize("width", [60, 80, 120, 200, None])
 @pytest.mark.parametrize("name", TABLES)
 def test_nothing_in_a_table_is_cut(name: str, width: int | None) -> None:
-    """Columns or paragraphs: cells are whole, rows in order, and no line is longer than it must be."""
     table = TABLES[name]()
     lines = table.lines(width)
     assert table.rows
@@ -102,7 +100,6 @@ def test_nothing_in_a_table_is_cut(name: str, width: int | None) -> None:
 
 
 def test_a_table_is_columns_where_they_fit_and_else_paragraphs() -> None:
-    """Numbers stand at the right; a sentence is broken between words; what is escaped moves nothing."""
     rows = [("a/0", 1234, "it waits for a block that the topic has not got any more"), ("b/10\x1b[2J", 5, None)]
     table = ShownTable(("chain", "blocks", "why"), rows, words=True)
     wide, narrow = table.lines(50), table.lines(30)

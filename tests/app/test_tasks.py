@@ -9,13 +9,11 @@ FIRST, LONGEST, HEALTHY = 1.0, 10.0, 60.0
 
 
 def test_pauses_double_up_to_the_longest() -> None:
-    """A worker that ends at once again and again is started ever more rarely, but for ever."""
     backoff = Backoff(FIRST, LONGEST, HEALTHY)
     assert [backoff.next(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
 
 
 def test_a_healthy_life_makes_the_next_pause_short() -> None:
-    """After a minute without trouble, the next end has nothing to do with the last one."""
     backoff = Backoff(FIRST, LONGEST, HEALTHY)
     for _ in range(5):
         backoff.next(0.5)

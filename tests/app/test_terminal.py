@@ -60,7 +60,6 @@ def harmless(text: str) -> bool:
 
 @given(hostile)
 def test_escaped_texts_are_harmless(text: str) -> None:
-    """In one line or several; and what was harmless is left as it is."""
     assert harmless(escaped(text))
     assert not re.search(r"[\n\t]", escaped(text))
     assert harmless(escaped_lines(text))
@@ -72,14 +71,12 @@ def test_escaped_texts_are_harmless(text: str) -> None:
 
 @given(st.recursive(hostile | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(hostile, inner)))
 def test_escaped_json_says_the_same(value: object) -> None:
-    """To any parser; whatever stands in it."""
     assert harmless(escaped_json(value))
     assert json.loads(escaped_json(value)) == value
     assert escaped_json("grüße 世界") == '"grüße 世界"'
 
 
 def letter_of(text: str) -> DeadLetter:
-    """Return a dead letter that has a text wherever it can."""
     place = RecordPlace("raw", 0, 1)
     data = text.encode("utf-8", "surrogatepass")
     return DeadLetter(
@@ -95,19 +92,16 @@ def letter_of(text: str) -> DeadLetter:
 
 
 def shown_table(text: str) -> None:
-    """Show it as names and values."""
     output.show_table(pairs({"key": text, text: text}))
 
 
 def shown_letter(text: str) -> None:
-    """Show it as a dead letter, in a list and alone."""
     output.show_table(_letters_table([letter_of(text)]))
     output.show_table(pairs(values(letter_of(text))))
     output.show_json(values(letter_of(text)))
 
 
 def told(text: str) -> None:
-    """Say it as a message, a refusal, a line above a progress bar, and in a view."""
     output.say(text)
     reading_options.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
     ProgressLine().say(text)
@@ -117,7 +111,6 @@ def told(text: str) -> None:
 
 
 def logged(text: str) -> None:
-    """Log it as an event, a field's name and value, a library's argument, and in a traceback."""
     for log_format in ("console", "json"):
         set_up_logging(log_format)
         log = structlog.get_logger("tokenmill.test")
@@ -133,7 +126,6 @@ def logged(text: str) -> None:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=hostile)
 def test_nothing_harmful_is_shown(shown: Callable[[str], None], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever part of a record, a file or a log it comes from."""
     capsys.readouterr()
     shown(text)
     out, err = capsys.readouterr()
@@ -142,12 +134,10 @@ def test_nothing_harmful_is_shown(shown: Callable[[str], None], text: str, capsy
 
 
 def test_nothing_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brackets and colons are what they are, in tables, messages and progress bars."""
     shown_table(MARKUP)
     told(MARKUP)
     bar = Console(file=io.StringIO(), width=200)
     bar.print(PlainColumn("{task.description}").render(task_of(MARKUP)))
-
     out, err = capsys.readouterr()
     assert out.count(MARKUP) == 5
     assert err.count(MARKUP) == 4
@@ -156,7 +146,6 @@ def test_nothing_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def task_of(description: str) -> Any:
-    """Return what a column of a progress bar is given."""
     progress = Progress(console=Console(file=io.StringIO()))
     progress.add_task(description)
     return progress.tasks[0]
@@ -164,7 +153,6 @@ def task_of(description: str) -> Any:
 
 @pytest.mark.slow
 def test_there_is_no_other_console_and_no_other_way_out() -> None:
-    """Whoever shows something passes one of these modules."""
     consoles, columns, prints = set(), set(), set()
     for file in APP.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -182,7 +170,6 @@ SECRETS = ("hunter2-of-the-broker", "record-of-somebody")
 
 
 async def connecting() -> None:
-    """Fail inside Kafka's client, which holds a password."""
     login = ConnectionSettings(
         bootstrap_servers="127.0.0.1:1",
         security_protocol="SASL_PLAINTEXT",
@@ -195,7 +182,6 @@ async def connecting() -> None:
 
 
 async def sending() -> None:
-    """Fail inside Kafka's client, which holds a record."""
     client = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
     await client.send("topic", SECRETS[1].encode())
 
@@ -206,7 +192,6 @@ async def sending() -> None:
 async def test_no_log_shows_local_variables(
     log_format: str, *, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are passwords and records; a traceback says where in a client it happened, and no more."""
     stream = io.StringIO()
     stream.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stream)
@@ -223,7 +208,6 @@ async def test_no_log_shows_local_variables(
                 await work()
             except RuntimeError:
                 log.exception("failed")
-
     said = stream.getvalue()
     assert said.count("RuntimeError: the client failed") == 6
     assert not [secret for secret in SECRETS if secret in said]
@@ -243,14 +227,12 @@ def test_a_worker_that_is_asked_where_it_is_shows_no_local_variables(capfd: pyte
 
     with ThreadPoolExecutor(1) as pool:
         password = pool.submit(asked_where_it_is).result()
-
     said = capfd.readouterr().err
     assert said.count("in asked_where_it_is") == 2
     assert password not in said
 
 
 def test_no_command_shows_local_variables(tmp_path: Path) -> None:
-    """Nor an escape sequence in what was raised, where a fault of ours ends it with a traceback."""
     (tmp_path / "raising.py").write_text(
         "def failing():\n    sasl_plain_password = 'hunter2' + '-of-the-broker'\n"
         "    raise ValueError('the client failed on ' + chr(27) + ']52;c;AAAA')\n"
@@ -261,7 +243,6 @@ def test_no_command_shows_local_variables(tmp_path: Path) -> None:
         "settings_and_topics.show_json = lambda _: raising.failing()\nmain(['config', '--json'])\n"
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
-
     assert ended.returncode == 1
     assert "ValueError: the client failed on \\x1b]52;c;AAAA" in ended.stderr
     assert SECRETS[0] not in ended.stderr
@@ -274,7 +255,6 @@ def test_no_command_shows_local_variables(tmp_path: Path) -> None:
 def test_what_usage_messages_quote_is_escaped_on_a_terminal(arguments: list[str]) -> None:
     """A shell's pattern may have made a flag of a file's name; the styles of messages are there all the same."""
     said = on_terminal([str(Path(sys.executable).with_name("tokenmill")), *arguments])
-
     rest = re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said)
     assert harmless(rest), rest
     assert "\x1b[" in said
@@ -291,7 +271,6 @@ def test_help_and_usage_have_no_styles_in_a_pipe(arguments: list[str]) -> None:
 
 
 def on_terminal(command: list[str]) -> str:
-    """Return what a program says on a terminal."""
     ours, its = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
     environment.pop("NO_COLOR", None)
@@ -327,7 +306,6 @@ def test_what_is_said_holds_no_password_and_what_is_shown_stays_as_it_is() -> No
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the encoding lacks is written as JSON writes it."""
     inner = io.TextIOWrapper(io.BytesIO(), encoding)
     monkeypatch.setattr(sys, "stdout", inner)
     guard_streams()
@@ -338,13 +316,11 @@ def test_json_is_json_in_any_encoding(encoding: str, monkeypatch: pytest.MonkeyP
 
 @given(text=hostile, terminal=st.booleans())
 def test_a_guarded_stream_lets_styles_through_and_nothing_else(*, text: str, terminal: bool) -> None:
-    """Styles only where they mean something; what is written as bytes is what was asked for."""
     inner = io.TextIOWrapper(io.BytesIO(), "utf-8")
     inner.isatty = lambda: terminal  # type: ignore[method-assign]
     guarded = GuardedStream(inner)
     guarded.write("\x1b[1mbold\x1b[0m" + text)
     guarded.flush()
-
     said = inner.buffer.getvalue().decode()
     assert ("\x1b[1mbold\x1b[0m" in said) == terminal
     assert harmless(re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said) if terminal else said)

@@ -34,33 +34,26 @@ def state(milled: Milled, tmp_path: Path) -> Path:
 
 
 class Command:
-    """Runs ``tokenmill trace`` and keeps what it prints."""
-
     def __init__(self, milled: Milled, state: Path) -> None:
-        """Trace in this store with this state."""
         self._place = ["--store", str(milled.settings.store), "--state", str(state)]
         self._brokers = milled.settings.bootstrap_servers
 
     def __call__(self, *arguments: str, brokers: bool = False, code: int = 0) -> str:
-        """Return standard output, or where the command fails with ``code``, standard error."""
         where = self._brokers if brokers else "127.0.0.1:1"
         printed = invoke("trace", *self._place, "--bootstrap-servers", where, *arguments, code=code)
         return printed.err if code else printed.out
 
     def json(self, *arguments: str, brokers: bool = False) -> dict[str, Any]:
-        """Return what it prints with ``--json``."""
         found: dict[str, Any] = json.loads(self(*arguments, "--json", brokers=brokers))
         return found
 
 
 @pytest.fixture
 def trace(milled: Milled, state: Path) -> Command:
-    """Return the command."""
     return Command(milled, state)
 
 
 def require_texts(milled: Milled, found: Sequence[dict[str, Any]], texts: dict[tuple[int, int], str]) -> None:
-    """Check that the tokens of samples are those of their records, byte by byte."""
     for sample in found:
         reader = open_partition(milled.settings.store, milled.train, sample["partition"])
         tokens = np.asarray(reader.read(sample["block"]))[sample["view"] * LENGTH :]
@@ -71,14 +64,12 @@ def require_texts(milled: Milled, found: Sequence[dict[str, Any]], texts: dict[t
 
 
 def test_a_step_leads_to_its_records_and_these_lead_back(milled: Milled, trace: Command) -> None:
-    """The texts are those of the tokens, and each record, block and document names the step again."""
     found = trace.json("--step", "3", "--text", brokers=True)
     samples = found["samples"]
     assert [sample["use"]["sample"] for sample in samples] == list(range(18, 24))
     assert [(sample["use"]["step"], sample["use"]["row"]) for sample in samples] == [(3, row) for row in range(6)]
     texts = {(text["partition"], text["offset"]): text["text"] for text in found["texts"]}
     require_texts(milled, samples, texts)
-
     sample = samples[2]
     assert trace.json("--sample", "20")["samples"] == [sample]
     place = [str(sample["partition"]), str(sample["block"])]
@@ -94,7 +85,6 @@ def test_a_step_leads_to_its_records_and_these_lead_back(milled: Milled, trace: 
 
 
 def test_people_are_told_in_lines(trace: Command) -> None:
-    """Where each sample is from, with the text of its records where that was asked for."""
     plain, told = trace("--step", "0"), trace("--step", "0", "--text", brokers=True)
     assert plain.startswith("step 0 of ")
     assert "sample 0, step 0 row 0, era 0 position 0: partition " in plain
@@ -122,7 +112,6 @@ async def test_what_has_no_tokens_is_told_by_the_raw_topic(milled: Milled) -> No
 
 
 def test_a_record_of_another_split_is_named_so(milled: Milled, trace: Command) -> None:
-    """Without a broker as one without tokens; a document that is nowhere is said to be so."""
     other = milled.settings.streams()[1].name
     reader = open_partition(milled.settings.store, other, 0)
     offset = reader.documents(reader.blocks // 2)[0].offset
@@ -146,18 +135,15 @@ def test_a_record_of_another_split_is_named_so(milled: Milled, trace: Command) -
     ],
 )
 def test_what_cannot_be_traced_is_refused(trace: Command, arguments: list[str], message: str) -> None:
-    """With what would do."""
     assert re.search(message, trace(*arguments, code=InputError.exit_code))
 
 
 def test_a_step_of_a_mixture_over_several_stores_is_traced(tmp_path: Path) -> None:
-    """Each stream in its own; whoever names one store alone is told which stream is not there, and what to say."""
     stores = stores_of(tmp_path, {"books": 2, "web": 2})
     mixture = open_mixture(stores, {"books": 1, "web": 2})
     batch = next(iter(mixture))
     state = tmp_path / "state.json"
     state.write_text(json.dumps(mixture.state_dict()))
-
     trace = partial(invoke, "trace", "--state", state, "--store", stores["books"], "--step", "0")
     found = json.loads(trace("--store-of", f"web={stores['web']}", "--json", code=0).out)["samples"]
     assert [one["of"] for one in found] == list(batch.streams)

@@ -22,7 +22,6 @@ def state(tmp_path: Path) -> dict[str, Any]:
 
 
 def trace(store: Store, state: dict[str, Any], directory: Path) -> tuple[int, str]:
-    """Trace step 1; return the exit code, and what was said beside the answer."""
     file = directory / "state.json"
     file.write_text(json.dumps(state))
     code, out, err = invoke("trace", "--store", store.path, "--state", file, "--step", "1")
@@ -31,7 +30,6 @@ def trace(store: Store, state: dict[str, Any], directory: Path) -> tuple[int, st
 
 
 def test_documents_of_another_cluster_are_not_named(state: dict[str, Any], tmp_path: Path) -> None:
-    """Of a stream with the same recipe: both places are, and what to give. A step before the difference is one too."""
     for kept in (0, 2):
         other = era_store(tmp_path / str(kept), other_eras(kept), other_chains(kept))
         code, said = trace(other, state, tmp_path)
@@ -44,7 +42,6 @@ def test_documents_of_another_cluster_are_not_named(state: dict[str, Any], tmp_p
 
 
 def test_what_cannot_be_compared_is_traced_with_a_warning(state: dict[str, Any], tmp_path: Path) -> None:
-    """A copy that has not got the state's era yet, and an old state; standard output is the answer alone."""
     behind = era_store(tmp_path / "behind", ERAS[:2])
     code, said = trace(behind, state, tmp_path)
     assert code == 0

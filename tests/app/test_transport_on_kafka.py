@@ -38,8 +38,6 @@ RECORDS = 60
 
 
 class Recorder:
-    """A handler that remembers what it was told, and an agent that can be held up."""
-
     def __init__(self) -> None:
         self.given: list[set[TP]] = []
         self.revocations = 0
@@ -49,19 +47,15 @@ class Recorder:
         self.open.set()
 
     async def assigned(self, partitions: set[TP]) -> None:
-        """Note it."""
         self.given.append(partitions)
 
     def revoked(self) -> None:
-        """Note it."""
         self.revocations += 1
 
     def failed(self, error: BaseException) -> None:
-        """Note it."""
         self.failures.append(error)
 
     def offsets(self, partition: int) -> list[int]:
-        """Return the offsets that came, in the order in which they came."""
         return [
             record.offset
             for batch in self.batches
@@ -71,18 +65,14 @@ class Recorder:
 
 
 class Running(Recorder):
-    """A running app, and what it was told."""
-
     app: BatchApp
 
     @property
     def consumer(self) -> BatchConsumer:
-        """Its consumer."""
         return self.app.batch_consumer
 
     @property
     def client(self) -> Any:
-        """The client that the consumer runs in its thread."""
         return self.consumer._thread._consumer
 
 
@@ -118,7 +108,6 @@ async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not condition():  # noqa: ASYNC110 - Faust tells nobody
             await asyncio.sleep(0.02)
@@ -126,7 +115,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory) -> Settings:
-    """Return settings for a topic with two partitions."""
     return Settings(
         bootstrap_servers=broker.bootstrap_servers,
         raw_topics=(topic(2),),
@@ -136,7 +124,6 @@ def settings(broker: Broker, topic: TopicFactory) -> Settings:
 
 
 async def test_partitions_wait_until_they_are_started_and_begin_where_they_are_told(settings: Settings) -> None:
-    """Paused at the assignment, whatever was committed; the app's own offset, generations and commits from then on."""
     (name,) = settings.raw_topics
     first, second = TP(name, 0), TP(name, 1)
     send(settings, [Raw(b"%d" % n, n % 2) for n in range(2 * RECORDS)])
@@ -163,7 +150,6 @@ async def test_partitions_wait_until_they_are_started_and_begin_where_they_are_t
 
 
 async def test_only_what_was_committed_is_read_and_gaps_are_told(settings: Settings) -> None:
-    """Records of an aborted transaction never come; the position goes past them, and past the markers."""
     (name,) = settings.raw_topics
     writer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers, transactional_id=uuid.uuid4().hex)
     await writer.start()
@@ -202,7 +188,6 @@ async def test_what_a_fetch_cannot_get_over_is_told(settings: Settings) -> None:
 async def test_an_agent_that_is_held_up_holds_up_its_partition(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few fetches wait, no more are made; the other partition goes on; then everything comes, once and in order."""
     (name,) = settings.raw_topics
     held = TP(name, 0)
     send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
@@ -259,14 +244,12 @@ async def test_an_app_that_gathers_waits_for_as_much_as_one_partition_gives(sett
 
 @pytest.mark.parametrize("partitions", [0, 1, 8, 9, 25, 26, 256])
 def test_many_partitions_share_what_a_fetch_may_bring(partitions: int) -> None:
-    """Few of them get as much as is of use."""
     assert fetch_share(partitions) == LEAST_FETCH_BYTES or fetch_share(partitions) * partitions <= FETCHED_BYTES
     assert Settings().message_bytes < LEAST_FETCH_BYTES <= fetch_share(partitions) <= FETCH_BYTES
     assert partitions > FETCHED_BYTES // FETCH_BYTES or fetch_share(partitions) == FETCH_BYTES
 
 
 async def test_the_producer_asks_all_replicas_and_writes_nothing_twice(settings: Settings) -> None:
-    """The client that really sends has acknowledgements of all, and a producer id."""
     (name,) = settings.raw_topics
     async with running(settings) as found:
         metadata = await found.app.producer.send_and_wait(name, b"k", b"v", 1, None, [("h", b"x")])
@@ -277,7 +260,6 @@ async def test_the_producer_asks_all_replicas_and_writes_nothing_twice(settings:
 
 
 async def committed(settings: Settings) -> dict[TopicPartition, int]:
-    """Return the offsets that the group has committed."""
     async with admin(settings) as client:
         found = await client.list_consumer_group_offsets(settings.group)
     return {partition: one.offset for partition, one in found.items() if one.offset >= 0}

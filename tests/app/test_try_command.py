@@ -24,18 +24,15 @@ Run = Callable[..., Told]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return partial(invoke, "try")
 
 
 def lines_of(path: Path, *texts: str) -> None:
-    """Write a file of JSON lines."""
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) -> None:
-    """Each with its numbers and its place; a text cannot write to the terminal."""
     lines_of(tmp_path / "a.jsonl", "short", f"{NASTY} hair", "write to me@company.com please", "a text of five words")
     code, out, err = run("a.jsonl", "--steps", STEPS, "--all")
     assert code == 0
@@ -70,7 +67,6 @@ def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) 
 
 
 def test_programs_get_one_json_object(run: Run, tmp_path: Path) -> None:
-    """With all that people see."""
     lines_of(tmp_path / "a.jsonl", "short", "a text of five words")
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write("{broken\n")
@@ -96,7 +92,6 @@ def test_programs_get_one_json_object(run: Run, tmp_path: Path) -> None:
 def test_interrupted_it_shows_the_figures_so_far(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """And says so, with the exit code of an interrupted command."""
     for name in range(30):
         lines_of(tmp_path / f"{name}.jsonl", "one", "one two three")
 
@@ -114,7 +109,6 @@ def test_interrupted_it_shows_the_figures_so_far(
 
 
 def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
-    """Its place alone is shown; without a list of steps there are figures of each step all the same."""
     lines_of(tmp_path / "a.jsonl", "", "not empty")
     lines = run("a.jsonl").out.splitlines()
     at = lines.index("empty: 1 that it drops")
@@ -123,7 +117,6 @@ def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no terminal."""
     monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
     lines_of(tmp_path / "a.jsonl", *["a text of some words"] * 10)
     assert "100% done" in run("a.jsonl").err
@@ -131,7 +124,6 @@ def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_broken_archive_is_an_error_behind_the_figures(run: Run, tmp_path: Path) -> None:
-    """Named, with the other files tried."""
     (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more")
     lines_of(tmp_path / "b.jsonl", "a text of some words")
     code, out, err = run(".")
@@ -142,7 +134,6 @@ def test_a_broken_archive_is_an_error_behind_the_figures(run: Run, tmp_path: Pat
 
 
 def test_wrong_arguments_are_one_line(run: Run, tmp_path: Path) -> None:
-    """Each says what there is, or what to do; nothing is tried."""
     (tmp_path / "empty.jsonl").write_text("")
     lines_of(tmp_path / "a.jsonl", "a text")
     for arguments, words, code in (
@@ -164,7 +155,6 @@ def test_wrong_arguments_are_one_line(run: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_profile_can_be_tried(run: Run, tmp_path: Path, name: str) -> None:
-    """By its name alone."""
     pytest.importorskip("spacy")
     (tmp_path / "a.txt").write_text("The quick brown fox.")
     code, out, _ = run("a.txt", "--profile", name)

@@ -9,5 +9,4 @@ from tests.app.mill.scripted_partition import World, make_world
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Return a world with one stream."""
     return make_world(tmp_path, monkeypatch, {"train": 1000})

@@ -67,7 +67,6 @@ class World:
     """Why there is no token partition yet, at each look."""
 
     def partition(self) -> RawPartition:
-        """Return a partition in this world that has done nothing yet."""
         self.streams = []
         for stream, recipe in sorted(self.plan.recipes.items()):
             settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
@@ -95,33 +94,27 @@ class World:
         )
 
     async def partitions_of(self, _topic: str) -> int:
-        """Have one dead-letter partition."""
         return 1
 
     async def require(self, partition: int) -> None:
-        """Have every partition, once nothing is missing."""
         if self.missing:
             raise self.missing.pop()
         self.events.append(("required", partition))
 
     async def settle(self, _client: object, _partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
-        """Be the skip list."""
         self.events.append(("settled", len(cursors)))
         return self.skipped
 
     def wanted(self, _partition: int, _cursors: Collection[Cursor]) -> list[int]:
-        """Say what people ask for."""
         return self.asked
 
     async def start(self, _tp: TP, offset: int) -> int:
-        """Let the source flow."""
         self.events.append(("started", offset))
         return EPOCH
 
     async def send(
         self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> int:
-        """Take a record, and acknowledge it when it is let through."""
         assert (partition, key) == (0, None)
         if topic in self.refused:
             raise OSError("refused")
@@ -140,12 +133,10 @@ class World:
         return at
 
     def told(self, *kinds: str) -> list[Any]:
-        """Return what was done of these kinds."""
         return [what for kind, what in self.events if kind in kinds]
 
 
 def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str, int], **others: Any) -> World:
-    """Return a world with these splits, whose processes end with an `EndedError`."""
     settings = Settings(
         raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=tmp_path, splits=splits,
         shards=sum(splits.values()), **others,
@@ -178,7 +169,6 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str
 
 @asynccontextmanager
 async def resumed(world: World) -> AsyncIterator[RawPartition]:
-    """Yield a partition that has resumed."""
     partition = world.partition()
     await partition.resume()
     try:
@@ -189,24 +179,20 @@ async def resumed(world: World) -> AsyncIterator[RawPartition]:
 
 
 def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> FetchedBatch:
-    """Return what a fetch brought."""
     records: list[Any] = [Record(at, 1000 + at, None, value) for at, value in enumerate(values, first)]
     return FetchedBatch(TP0, records, first + len(values) if position is None else position, epoch)
 
 
 async def rest(times: int = 50) -> None:
-    """Let everything run that can."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what threads do."""
     while not condition():  # noqa: ASYNC110 - a thread tells nobody
         await asyncio.sleep(0.001)
 
 
 async def fed(partition: RawPartition, found: FetchedBatch) -> None:
-    """Feed, and let what was queued be sent."""
     await partition.feed(found)
     await rest()

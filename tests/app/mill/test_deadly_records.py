@@ -52,7 +52,6 @@ async def test_the_position_is_behind_offsets_that_are_nobodys(world: World) -> 
 async def test_a_record_that_ends_after_all_lets_the_partition_go_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its state says so again, and it can be given up in order."""
     monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
     async with resumed(world) as partition:
         partition._note(0, 0)
@@ -65,7 +64,6 @@ async def test_a_record_that_ends_after_all_lets_the_partition_go_on(
 
 @pytest.fixture
 def deaths() -> Iterator[Deaths]:
-    """Return what a supervisor tells its workers of the deaths of others."""
     file = nameless_file()
     yield Deaths(file)
     os.close(file)

@@ -44,18 +44,15 @@ class Scene:
         monkeypatch.setattr(closing, "time", clock)
 
     async def write(self, topic: str, key: bytes, value: bytes) -> None:
-        """Append a record, as a producer does."""
         assert topic == self.control.topic
         if self.fail is not None:
             raise self.fail
         self.kafka.append(topic, 0, value, key=key)
 
     def closer(self, blocks: int = 4, seconds: float = NEVER) -> EraCloser:
-        """Return one who closes eras."""
         return EraCloser(self.settled, self.write, era_blocks=blocks, era_seconds=seconds)
 
     def store(self) -> Store:
-        """Return a store that knows the stream."""
         store = Store.open_or_create(self.settings.store)
         store.add_stream(StreamInfo.from_genesis(self.settled.genesis, self.settled.genesis.segment_blocks), b"{}")
         return store
@@ -63,17 +60,14 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Return a stream of which nothing is milled yet."""
     return Scene(tmp_path, monkeypatch)
 
 
 def stops(era: Era | None) -> list[int] | None:
-    """Return where an era ends in each partition."""
     return None if era is None else [part.stop for part in era.ranges]
 
 
 async def test_an_era_takes_what_all_partitions_hold_once_there_is_enough(scene: Scene) -> None:
-    """And the next one goes on behind it; what was written is read back before another is."""
     closer = scene.closer(blocks=4)
     found = []
     for first, second in ((0, 0), (3, 0), (3, 1), (3, 1), (6, 1), (7, 2)):
@@ -96,7 +90,6 @@ async def test_a_late_era_is_closed_by_its_time(scene: Scene) -> None:
 
 
 async def test_an_era_that_was_not_acknowledged_is_due_still(scene: Scene) -> None:
-    """What waits keeps its time; nothing is taken for written."""
     closer = scene.closer(blocks=100, seconds=10)
     scene.stream.send(0, 2)
     assert await closer.step(scene.client) is None
@@ -119,7 +112,6 @@ async def test_an_era_that_another_closed_counts(scene: Scene) -> None:
 
 
 async def test_of_two_writers_at_once_one_counts(scene: Scene) -> None:
-    """Both find the same era due and write it; readers see one, and both writers go on after it."""
     scene.stream.send(0, 4)
     both_are_ready = asyncio.Barrier(2)
 
@@ -138,7 +130,6 @@ async def test_of_two_writers_at_once_one_counts(scene: Scene) -> None:
 
 
 async def test_the_end_marker_comes_after_the_last_blocks_and_nothing_after_it(scene: Scene) -> None:
-    """However many steps it takes."""
     scene.stream.send(0, 1)
     closer = scene.closer(blocks=100)
     await closer.close(scene.client)
@@ -153,7 +144,6 @@ async def test_the_end_marker_comes_after_the_last_blocks_and_nothing_after_it(s
 
 
 async def test_only_partitions_that_changed_are_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New messages, a new partition, and a message that people say is to be ignored, are changes."""
     ignored = IgnoreList()
     extents = Extents(scene.stream.stream.tokens_topic, scene.stream.recipe, ignored)
     looked: list[int] = []
@@ -189,7 +179,6 @@ async def test_only_partitions_that_changed_are_read(scene: Scene, monkeypatch: 
 async def test_a_partition_that_contradicts_itself_keeps_its_extent_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said once for each reason, and again after it was well."""
     said: list[str] = []
     monkeypatch.setattr(
         "tokenmill.app.mill.era_closing.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
@@ -219,12 +208,10 @@ async def test_a_partition_that_contradicts_itself_keeps_its_extent_and_the_othe
 
 
 def keeper(scene: Scene, owned: set[str]) -> EraKeeper:
-    """Return a mill's keeper of eras, which owns the raw topics in ``owned``."""
     return EraKeeper(scene.settings, [scene.settled], owned.__contains__, scene.write)
 
 
 async def test_a_keeper_closes_the_eras_of_what_it_owns(scene: Scene) -> None:
-    """Nothing before it does; what it knew is forgotten when it does not any more."""
     owned: set[str] = set()
     one = keeper(scene, owned)
     name = scene.stream.stream.name
@@ -286,14 +273,11 @@ async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monk
 
 @pytest.mark.parametrize(("seconds", "pause"), [(NEVER, closing.LOOK_SECONDS), (0.4, 0.1)])
 def test_a_keeper_looks_often_enough_for_the_shortest_eras(scene: Scene, seconds: float, pause: float) -> None:
-    """A stream is looked at several times in the life of an era."""
     scene.settings = scene.settings.model_copy(update={"era_max_seconds": seconds})
     assert keeper(scene, set())._pause == pause
 
 
 class Bringing:
-    """A store's bringer of eras, step by step."""
-
     def __init__(self, scene: Scene) -> None:
         self.scene, self.owned = scene, {scene.stream.stream.tokens_topic}
         self.name = scene.stream.stream.name
@@ -301,19 +285,16 @@ class Bringing:
         self.bringer = EraBringer([scene.settled], self.store, lambda topic: topic in self.owned)
 
     async def step(self) -> int:
-        """Look once; return how many eras the store holds then."""
         await self.bringer._step(self.scene.client, self.scene.settled)
         return open_eras(self.store.path, self.name).eras
 
     def close(self, *stops: int) -> None:
-        """Close an era at each of these blocks of partition 0."""
         for stop in stops:
             self.scene.stream.send(0, stop)
             self.scene.stream.close_era()
 
 
 async def test_eras_are_brought_as_they_come(scene: Scene) -> None:
-    """In the log's order; what the store knows is told, and the files are free once it is closed."""
     bringing_ = Bringing(scene)
     assert await bringing_.step() == 0
     assert bringing_.bringer.looked == {bringing_.name}
@@ -333,7 +314,6 @@ async def test_eras_are_brought_as_they_come(scene: Scene) -> None:
 
 
 async def test_another_owner_gets_the_files(scene: Scene) -> None:
-    """Whoever does not own partition 0 any more holds no lock, tells no number, and stands for no halt."""
     one = Bringing(scene)
     one.close(2)
     await one.step()
@@ -347,7 +327,6 @@ async def test_another_owner_gets_the_files(scene: Scene) -> None:
 
 
 async def test_what_heals_by_itself_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock, or a full disk: it is said once, all is opened anew, and nothing is missing then."""
     said: list[str] = []
     monkeypatch.setattr(bringing, "log", SimpleNamespace(warning=lambda event, **_: said.append(event)))
     one = Bringing(scene)
@@ -377,7 +356,6 @@ async def test_what_heals_by_itself_is_waited_for(scene: Scene, monkeypatch: pyt
 
 
 async def test_what_only_a_person_mends_halts_the_stream(scene: Scene) -> None:
-    """It is opened no more, and the files are free for whoever repairs them."""
     one = Bringing(scene)
     one.close(2, 4)
     assert await one.step() == 2
@@ -394,7 +372,6 @@ async def test_what_only_a_person_mends_halts_the_stream(scene: Scene) -> None:
 async def test_every_stream_is_looked_at_and_those_that_come_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look asks for each of the streams that are known by then."""
     one = Bringing(scene)
     asked: list[str] = []
 

@@ -48,14 +48,12 @@ from tokenmill.reading import Tail
 
 
 async def test_a_chain_resumes_before_its_source_flows(world: World) -> None:
-    """Token partitions, then tails, then the skip list, and last of all the source, from where the chain continues."""
     async with resumed(world) as partition:
         assert world.events == [("required", 0), ("settled", 1), ("started", 0)]
         assert (partition.halted, partition.progress().state, partition.position) == (None, "running", 0)
 
 
 async def test_what_is_on_the_skip_list_is_not_milled(world: World) -> None:
-    """The list is the one that was settled in the resume."""
     world.skipped = frozenset({1})
     async with resumed(world) as partition:
         await fed(partition, batch(TEXT, TEXT, TEXT))
@@ -63,7 +61,6 @@ async def test_what_is_on_the_skip_list_is_not_milled(world: World) -> None:
 
 
 async def test_a_partition_waits_for_its_token_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may not add it says what is missing, and looks again until somebody has added it; nothing else is harmed."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
     world.missing = [TopicError("partition 0 is missing: grant Alter")] * 3
     with capture_logs() as said:
@@ -77,7 +74,6 @@ async def test_a_partition_waits_for_its_token_partition(world: World, monkeypat
 async def test_nothing_past_a_letter_is_sent_before_that_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str, value: bytes
 ) -> None:
-    """Of a dead letter, or of what is filtered out where that is kept: messages wait, and so does the position."""
     world = make_world(tmp_path, monkeypatch, {"train": 1000}, rejects="topic")
     world.gates[topic] = asyncio.Event()
     async with resumed(world) as partition:
@@ -95,7 +91,6 @@ async def test_nothing_past_a_letter_is_sent_before_that_is_acknowledged(
 
 
 async def test_what_is_filtered_out_is_sent_nowhere_unless_it_is_to_be_kept(world: World) -> None:
-    """The documents beside it are milled."""
     async with resumed(world) as partition:
         await fed(partition, batch(TEXT, b" ", TEXT))
         assert world.told("raw.rejected") == []
@@ -103,7 +98,6 @@ async def test_what_is_filtered_out_is_sent_nowhere_unless_it_is_to_be_kept(worl
 
 
 async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World) -> None:
-    """The error goes up, and ends the worker; no message was queued."""
     world.refused.add("raw.dead-letters")
     async with resumed(world) as partition:
         with pytest.raises(OSError, match="refused"):
@@ -120,7 +114,6 @@ async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World)
 async def test_a_topic_that_takes_no_letters_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch, error: KafkaError
 ) -> None:
-    """As long as it takes none; its partition says so, and what is past the record is sent after that."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
 
     async def described(*_: object) -> dict[str, Existing]:
@@ -171,7 +164,6 @@ async def test_durable_is_the_lowest_of_all_chains(tmp_path: Path, monkeypatch: 
 
 
 async def test_the_source_begins_at_the_lowest_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain that is ahead skips what it has; the other is behind."""
     world = make_world(tmp_path, monkeypatch, {"train": 500, "validation": 500})
     partition = world.partition()
     ahead = world.tails["raw.train"]
@@ -189,7 +181,6 @@ async def test_the_source_begins_at_the_lowest_cursor(tmp_path: Path, monkeypatc
 
 
 async def test_what_was_fetched_before_the_start_is_let_go(world: World) -> None:
-    """Of another epoch, before the resume, or after the stop."""
     partition = world.partition()
     await partition.feed(batch(TEXT))
     await partition.resume()
@@ -221,7 +212,6 @@ async def test_what_was_milled_while_the_partition_moved_is_let_go(
 
 @pytest.mark.parametrize("error", [SourceError("gone"), DamagedError("bad"), FingerprintError("another's")])
 async def test_what_only_a_person_mends_halts_the_partition(world: World, error: TokenMillError) -> None:
-    """In its resume: nothing is started, nothing is raised, and it says why."""
     world.partition()
     world.tails["raw.train"] = error
     partition = RawPartition(TP0, world.partition()._context)
@@ -235,7 +225,6 @@ async def test_what_only_a_person_mends_halts_the_partition(world: World, error:
 
 
 async def test_a_halt_while_milling_sends_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that wait are let go with it; any other error goes up."""
     world.gates["tokens.raw.train"] = asyncio.Event()
     async with resumed(world) as partition:
         await fed(partition, batch(TEXT, TEXT))
@@ -286,7 +275,6 @@ async def test_an_unexpected_error_is_not_swallowed_and_leaves_the_note(
 
 
 async def test_a_resume_is_tried_again_once_more_messages_are_ignored(world: World) -> None:
-    """Of this partition; then the chain goes on as if it had never halted."""
     partition = world.partition()
     right = world.tails["raw.train"]
     world.tails["raw.train"] = DamagedError("a stray record")
@@ -323,7 +311,6 @@ async def test_a_wish_to_skip_ends_the_process_where_it_can_be_granted(world: Wo
 
 
 async def carries(world: World, partition: RawPartition) -> int:
-    """Tick, and return how many carries were sent so far."""
     await partition.tick()
     await rest()
     return sum(what[0] == "carry" for what in world.told("tokens.raw.train"))
@@ -344,7 +331,6 @@ async def test_a_carry_comes_at_half_the_retention(world: World) -> None:
 async def test_without_retention_a_carry_waits_for_its_time_and_for_something_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`carry_seconds` after the last message, and never twice for one position."""
     world = make_world(tmp_path, monkeypatch, {"train": 1000}, carry_seconds=60.0)
     async with resumed(world) as partition:
         world.now += 1000.0
@@ -386,7 +372,6 @@ async def test_a_split_without_documents_gets_carries_though_there_is_always_mor
 
 
 async def test_no_carry_overtakes_a_message(world: World) -> None:
-    """Where one is on its way, the next tick is early enough."""
     world.configs["retention.ms"] = "10000"
     world.gates["tokens.raw.train"] = asyncio.Event()
     async with resumed(world) as partition:

@@ -48,13 +48,11 @@ async def _lost(
 
 
 async def test_what_follows_directly_costs_nothing() -> None:
-    """Nothing is read, whatever stands there."""
     assert await _lost(5) == (None, [])
 
 
 @pytest.mark.parametrize("offset", [0, 4])
 async def test_an_offset_that_was_taken_before_is_a_lost_tail(offset: int) -> None:
-    """At once: nothing needs to be read."""
     reason, asked = await _lost(offset, leader=OTHER)
     assert reason == f"acknowledged offset {offset}, below 5"
     assert not asked
@@ -62,7 +60,6 @@ async def test_an_offset_that_was_taken_before_is_a_lost_tail(offset: int) -> No
 
 @pytest.mark.parametrize(("offset", "leader"), [(6, LEADER), (9, OTHER), (5, OTHER)])
 async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: str) -> None:
-    """At one go, after a jump or another leader's answer; another message among them, or none, is a lost tail."""
     reason, asked = await _lost(offset, leader=leader, found=LAST)
     assert reason is None
     assert asked == [(5 - FIRST_TAIL, offset)]
@@ -83,12 +80,10 @@ async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: st
     ids=["retention took one", "nobody knew one", "there was none"],
 )  # fmt: skip
 async def test_only_what_both_hold_is_compared(last: Sequence[Message], found: Sequence[Message]) -> None:
-    """The rest tells nothing."""
     assert (await _lost(7, leader=OTHER, last=last, found=found))[0] is None
 
 
 async def test_each_acknowledgement_is_the_next_ones_past() -> None:
-    """What is compared are the messages that were acknowledged, and those that others wrote in between."""
     log = {4: TRUE_END.message(2, 4), 5: TRUE_END.message(4, 5), 6: TRUE_END.message(0, 2), 7: TRUE_END.message(0, 2)}
 
     async def read(start: int, end: int) -> Sequence[tuple[int, Message]]:
@@ -106,7 +101,6 @@ ROOM = 1 << 20
 
 
 def chain_after(records: list[Record]) -> ChainMill:
-    """Return a chain that has taken some records, all of which are in open blocks."""
     parameters = {"open_blocks": 4}
     source = make_source(replace(RECIPE, block_tokens=64, packing="fit", packing_parameters=parameters))
     mill = source.mill()
@@ -115,7 +109,6 @@ def chain_after(records: list[Record]) -> ChainMill:
 
 
 def test_one_is_due_while_the_oldest_record_is_in_danger() -> None:
-    """Once, then again after some messages, or when what the last one needs is in danger as well."""
     chain, carries = chain_after([text(5, "ab"), text(9, "cd")]), ValueCarries(ROOM)
     assert not carries.is_due(chain, 0)
     carries.endangered_below = 5
@@ -135,7 +128,6 @@ def test_one_is_due_while_the_oldest_record_is_in_danger() -> None:
 
 
 def test_a_chain_without_open_blocks_needs_none() -> None:
-    """Nor one that keeps one open block, which its carries hold anyway."""
     carries = ValueCarries(ROOM)
     carries.endangered_below = 1 << 40
     (recipe,) = make_source().recipes
@@ -146,7 +138,6 @@ def test_a_chain_without_open_blocks_needs_none() -> None:
 
 
 def test_one_that_is_too_large_is_not_sent() -> None:
-    """The log names the offset that retention must keep."""
     chain, carries = chain_after([text(5, "ab")]), ValueCarries(0)
     carry = chain.carry(20, by_value=True)
     assert carry is not None
@@ -164,8 +155,6 @@ class EndedError(BaseException):
 
 @dataclass
 class Wire:
-    """A broker's side: what arrived, and the acknowledgements that are still to come."""
-
     arrived: list[Message] = field(default_factory=list)
     answers: list[asyncio.Future[int]] = field(default_factory=list)
     durable: list[tuple[int, int]] = field(default_factory=list)
@@ -181,7 +170,6 @@ class Wire:
     async def send(
         self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> int:
-        """Take a message; acknowledge it when `answer` says so."""
         assert (topic, partition, key) == ("tokens", 3, None)
         self.arrived.append(decode_message(dict(headers)[HEADER_NAME], value))
         self.answers.append(asyncio.get_running_loop().create_future())
@@ -195,17 +183,14 @@ class Wire:
         return ()
 
     async def settle(self) -> None:
-        """Let everything run that can."""
         for _ in range(10):
             await asyncio.sleep(0)
 
     async def put(self, messages: Sequence[Message]) -> None:
-        """Queue messages, and let everything run that can."""
         await self.publisher.put(messages)
         await self.settle()
 
     async def answer(self, found: int | Exception) -> None:
-        """Acknowledge the oldest message at an offset, or fail it."""
         waiting = next(answer for answer in self.answers if not answer.done())
         if isinstance(found, int):
             waiting.set_result(found)
@@ -216,7 +201,6 @@ class Wire:
 
 @pytest.fixture
 async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
-    """Yield a publisher that continues an empty partition."""
     made = Wire()
 
     def end_process(reason: str, *, code: int = 75, error: BaseException | None = None) -> NoReturn:
@@ -250,7 +234,6 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
 
 
 async def test_one_message_is_in_flight(wire: Wire) -> None:
-    """The next is sent when the last is acknowledged, in order; until then nothing of it is durable."""
     await wire.publisher.put(MESSAGES[:3])
     for number in range(3):
         await wire.settle()
@@ -269,7 +252,6 @@ async def test_one_message_is_in_flight(wire: Wire) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("refused"), TimeoutError(), OSError(5)])
 async def test_nothing_is_sent_after_one_that_failed(wire: Wire, error: Exception) -> None:
-    """The process ends; what failed is durable for nobody."""
     await wire.put(MESSAGES[:3])
     await wire.answer(0)
     await wire.answer(error)
@@ -281,7 +263,6 @@ async def test_nothing_is_sent_after_one_that_failed(wire: Wire, error: Exceptio
 
 
 async def test_an_acknowledgement_below_a_known_offset_ends_the_process(wire: Wire) -> None:
-    """The partition lost its tail; the message counts for nothing."""
     await wire.put(MESSAGES[:3])
     await wire.answer(7)
     await wire.answer(7)
@@ -290,7 +271,6 @@ async def test_an_acknowledgement_below_a_known_offset_ends_the_process(wire: Wi
 
 
 async def test_another_leader_makes_the_end_be_read_again(wire: Wire) -> None:
-    """What was acknowledged is not there any more: the process ends before anything later is sent."""
     await wire.put(MESSAGES[:3])
     await wire.answer(0)
     wire.leader = "two"
@@ -317,17 +297,14 @@ async def test_a_read_that_fails_ends_the_process(wire: Wire, monkeypatch: pytes
 
 @pytest.fixture
 def far(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Let any acknowledgement be one that takes long."""
     monkeypatch.setattr(module, "FAR_SECONDS", 1e-9)
     return wire
 
 
 async def test_messages_that_wait_for_far_brokers_are_sent_as_one(far: Wire) -> None:
-    """It is the message that a mill would make of their blocks at once; all of it is acknowledged together."""
     await far.put(MESSAGES[:6])
     await far.answer(0)
     await far.answer(1)
-
     assert far.arrived == [MESSAGES[0], TRUE.message(1, 6)]
     assert (far.durable, far.publisher.messages) == ([(1, 1), (6, 6)], 2)
     assert far.publisher.idle
@@ -335,7 +312,6 @@ async def test_messages_that_wait_for_far_brokers_are_sent_as_one(far: Wire) -> 
 
 
 async def test_what_is_joined_has_a_bound(far: Wire) -> None:
-    """As the topic takes it, headers included; a message that is larger goes alone."""
     far.publisher.most_bytes = HEADERS_BYTES + len(encode_header(TRUE.message(1, 3))) + 2 * BLOCK_BYTES
     await far.put(MESSAGES[:7])
     for offset in range(2):
@@ -343,22 +319,18 @@ async def test_what_is_joined_has_a_bound(far: Wire) -> None:
     far.publisher.most_bytes = 1
     for offset in range(2, 5):
         await far.answer(offset)
-
     assert [(message.first, message.end) for message in far.arrived] == [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7)]
 
 
 async def test_carries_are_joined_with_nothing(far: Wire) -> None:
-    """They hold what stands behind the blocks before them."""
     carry = replace(MESSAGES[1], before=MESSAGES[1].after, first=2, tokens=b"", entries=[], chains=())
     await far.put([*MESSAGES[:2], carry, *MESSAGES[2:4]])
     for offset in range(4):
         await far.answer(offset)
-
     assert [(message.first, message.end) for message in far.arrived] == [(0, 1), (1, 2), (2, 2), (2, 4)]
 
 
 async def test_what_waits_is_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More is taken when something was acknowledged; nothing is lost or swapped by the waiting."""
     monkeypatch.setattr(module, "PENDING_BYTES", 2 * BLOCK_BYTES)
     putting = asyncio.create_task(wire.publisher.put(MESSAGES[:5]))
     for number in range(5):
@@ -371,7 +343,6 @@ async def test_what_waits_is_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_who_waits_for_room_is_let_go_by_the_stop(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing more is sent, not even what is put later."""
     monkeypatch.setattr(module, "PENDING_BYTES", BLOCK_BYTES)
     putting = asyncio.create_task(wire.publisher.put(MESSAGES[:5]))
     await wire.settle()
@@ -393,7 +364,6 @@ async def test_a_stop_ends_no_process(wire: Wire) -> None:
 
 
 async def test_a_stray_record_beside_its_messages_ends_the_sending_and_no_process(wire: Wire) -> None:
-    """The partition halts, as it does where a mill finds it at its start; nothing is sent after that."""
     await wire.put(MESSAGES[:3])
     wire.stray = StrayError("offset 0 of tokens[3]: something else wrote it")
     await wire.answer(1)

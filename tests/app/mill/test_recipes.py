@@ -43,7 +43,6 @@ HANG_SECONDS = 0.05
 
 @pytest.fixture
 def registry() -> Iterator[SmallRegistry]:
-    """Run a small registry with two schemas."""
     with small_registry() as small:
         small.register("pages-value", json.dumps(TEXT))
         small.register("pages-value", json.dumps(NEWER))
@@ -51,7 +50,6 @@ def registry() -> Iterator[SmallRegistry]:
 
 
 def settings_for(registry: SmallRegistry, broker: Broker, raw_topic: str, directory: Path) -> Settings:
-    """Return settings for Avro."""
     return service_settings(
         broker, raw_topic, directory, splits={"train": 1000}, decode="avro", schema_registry_url=registry.url
     )
@@ -79,7 +77,6 @@ def test_a_stream_that_was_settled_by_earlier_rules_goes_on_by_them(
     before = replace(newest, steps=tuple(rules))
     assert in_own_loop(lambda: settled_recipe(settings, raw_topic)) is None
     in_own_loop(lambda: settle(settings, stream, before, None))
-
     assert in_own_loop(lambda: settled_recipe(settings, raw_topic)) == before
     plan = plan_topic(settings, raw_topic, before)
     assert plan.recipes[stream] == before != newest
@@ -112,14 +109,12 @@ async def test_a_schema_that_another_partition_learns_meanwhile_is_learned() -> 
 
 @pytest.fixture
 def world(registry: SmallRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Return the world of a partition whose records name schemas."""
     return make_world(tmp_path, monkeypatch, {"train": 1000}, decode="avro", schema_registry_url=registry.url)
 
 
 async def test_partition_waits_for_a_registry_that_is_away(
     registry: SmallRegistry, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says for what, blames no record, dead-letters none, and goes on when the registry is back."""
     monkeypatch.setattr("tokenmill.app.mill.raw_partition.HANG_SECONDS", HANG_SECONDS)
     registry.stop()
     with capture_logs() as logs:
@@ -146,7 +141,6 @@ async def test_partition_waits_for_a_registry_that_is_away(
 
 
 async def test_schema_that_is_lost_waits_for_a_person(world: World) -> None:
-    """Who restores it, or skips all records that name it; the status has the command's words."""
     async with resumed(world) as partition:
         fed = asyncio.create_task(partition.feed(batch(*WITH_LOST)))
         await until(lambda: "offset 0 of " in str(partition.waiting))
@@ -166,7 +160,6 @@ async def test_schema_that_is_lost_waits_for_a_person(world: World) -> None:
 async def test_all_records_that_name_a_schema_can_be_skipped(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Whatever else was asked for before; it is told where there is none to be skipped any more."""
     settings = settings_for(registry, broker, topic(), tmp_path)
     raw_topic, (stream,) = settings.raw_topics[0], settings.streams()
     send(settings, map(Raw, WITH_LOST))
@@ -195,7 +188,6 @@ async def test_partition_that_is_given_up_while_it_waits_mills_nothing(registry:
 def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """With real workers; afterwards verification asks the registry itself, and finds the same."""
     settings = settings_for(registry, broker, topic(), tmp_path)
     sent = [Raw(value) for value in VALUES]
     registry.stop()
@@ -223,7 +215,6 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
 
 
 def _shows_texts(settings: Settings) -> None:
-    """Show a block's records as their texts; without a registry, the block alone, and what to set."""
     (stream,) = settings.streams()
     shown = asyncio.run(trace_block(settings, stream.name, 0, 0))
     assert shown.pieces[0].record is not None
@@ -236,7 +227,6 @@ def _shows_texts(settings: Settings) -> None:
 
 
 def _differs_with_another_registry(settings: Settings) -> None:
-    """Under the same ids it has other schemas, by which other documents come out; verification names it."""
     with small_registry() as other:
         longer = {**NEWER, "fields": [*NEWER["fields"], {"name": "more", "type": "int"}]}
         other.register("pages-value", json.dumps(longer))
@@ -254,7 +244,6 @@ def _waits(partitions: Iterable[object]) -> bool:
 def test_reference_refuses_to_guess(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Without its registry there is no answer."""
     settings = settings_for(registry, broker, topic(), tmp_path)
     send(settings, map(Raw, VALUES))
     registry.stop()
@@ -293,7 +282,6 @@ def test_reference_refuses_to_guess(
     ],
 )
 def test_what_stands_around_documents_is_said_with_why(tmp_path: Path, values: dict[str, Any], expected: str) -> None:
-    """As `pack` and `up` show it."""
     file = tmp_path / "tokenizer.json"
     file.write_bytes(gemma_style())
     settings = Settings(tokenizer=str(file), sequence_length=16, splits={"all": 1}, **values)

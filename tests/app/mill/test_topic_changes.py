@@ -30,7 +30,6 @@ CURSORS = st.builds(
 
 
 def skip_list(*logs: list[tuple[bytes, bytes]]) -> SkipList:
-    """Return the list of streams whose control topics say this."""
     streams = []
     for number, records in enumerate(logs):
         control = ControlLog()
@@ -43,7 +42,6 @@ def skip_list(*logs: list[tuple[bytes, bytes]]) -> SkipList:
 
 @given(st.lists(CURSORS, min_size=1, max_size=3), st.integers(0, 9))
 def test_a_request_is_wanted_until_a_chain_has_passed_it(cursors: list[Cursor], offset: int) -> None:
-    """The furthest chain decides; one that has begun the document has passed it."""
     wanted = skip_list([skip_request_record(0, offset)], []).wanted(0, cursors)
     settled = max(max(cursor.next_offset - 1, cursor.last_offset) for cursor in cursors)
     assert wanted == ([offset] if settled < offset else [])
@@ -65,8 +63,6 @@ DOCUMENTS = [Raw(b"document %d " % number * 9, key=b"%d" % number) for number in
 
 
 def set_policy(broker: Broker, topic: str, policy: str) -> None:
-    """Do what `kafka-configs --alter` does."""
-
     async def run() -> None:
         client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
         await client.start()
@@ -81,7 +77,6 @@ def set_policy(broker: Broker, topic: str, policy: str) -> None:
 def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Its partitions stand, loudly and with what to do; once it is mended, a new start goes on with all of it."""
     mistaken, other = topic(1), topic(1)
     settings = service_settings(broker, mistaken, tmp_path, raw_topics=(mistaken, other), splits={"all": 1000})
     with Service(settings, tmp_path, **{VARIABLE: "watchful"}) as service:

@@ -14,19 +14,16 @@ from tokenmill.store import open_eras, open_partition
 
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
-    """Make a raw topic of three partitions whose eras are closed soon."""
     return service_settings(
         broker, topic(3), tmp_path, splits={"all": 1000}, era_blocks=50, era_max_seconds=0.5, session_timeout=1.5
     )
 
 
 def documents(count: int) -> list[Raw]:
-    """Return documents for three partitions."""
     return [Raw(b"a document of some length, and some more of it " * 4, number % 3) for number in range(count)]
 
 
 def all_in_eras(settings: Settings) -> Callable[[], bool]:
-    """Return whether the store's eras end where its partitions do."""
     (stream,) = settings.streams()
 
     def look() -> bool:
@@ -41,7 +38,6 @@ def all_in_eras(settings: Settings) -> Callable[[], bool]:
 
 @pytest.mark.slow
 def test_what_is_milled_becomes_trainable_in_every_store(settings: Settings, tmp_path: Path) -> None:
-    """All blocks are in eras soon, once each, with the store's hashes; a store that comes later has the same eras."""
     (stream,) = settings.streams()
     other = settings.model_copy(update={"store": tmp_path / "other"})
     with Service(settings, tmp_path) as service, Service(other, tmp_path / "logs") as late:

@@ -39,7 +39,6 @@ CASES = {
 async def test_a_store_begins_at_the_first_border_that_is_retained(
     milled: Milled, topic: TopicFactory, case: str
 ) -> None:
-    """A multiple of the segments' length, with the chain hash before it."""
     spans, border = CASES[case]
     name, chain = topic(), milled.chains[milled.train, 0]
     (recipe,) = (r for s, r in plan_topic(milled.settings, milled.raw_topic).recipes.items() if s.name == milled.train)
@@ -79,7 +78,6 @@ async def test_a_zombies_message_at_the_end_hides_nothing() -> None:
 
 
 def test_a_hint_is_believed_only_where_it_is_true() -> None:
-    """The message there holds the wanted block, or ends before it with its hash."""
     other = make_history(LENGTH, other_from=1)
     assert hint_holds(TRUE.message(2, 5), 5, TRUE.chains[5])
     assert hint_holds(TRUE.message(2, 6), 5, TRUE.chains[5])
@@ -89,7 +87,6 @@ def test_a_hint_is_believed_only_where_it_is_true() -> None:
 
 
 def test_a_search_ends_where_the_log_ended() -> None:
-    """Later gaps of the same search change nothing, a new beginning forgets it."""
     search = GapSearch()
     assert not search.is_over(99)
     assert search.miss(GAP, 7)
@@ -116,7 +113,6 @@ def test_a_block_is_given_up_only_when_all_retained_messages_are_higher() -> Non
 
 
 def test_the_wait_before_a_look_grows_until_one_finds_something() -> None:
-    """Only a look that read all the topic holds was in vain; one that found the block is followed at once."""
     search = GapSearch()
     waits = []
     for from_first in (False, True, True):

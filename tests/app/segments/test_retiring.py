@@ -42,13 +42,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def firsts(store: Store) -> list[int]:
-    """Return the segments of which there is any file."""
     return segment_firsts(path.name for path in directory_of(store).iterdir())
 
 
 @pytest.mark.parametrize(("below", "first"), [(0, 0), (3, 0), (4, 4), (11, 8), (16, 16), (18, 16), (22, 16), (99, 16)])
 def test_whole_segments_go_and_the_newest_stays(store: Store, below: int, first: int) -> None:
-    """Only those all of whose blocks may go; what stays is read and written as before."""
     size = sum(path.stat().st_size for path in directory_of(store).iterdir() if path.name[:12] < f"{first:012d}")
     retired = retire(store.path, STREAM, 0, below)
     assert (retired.before, retired.first, retired.segments, retired.freed_bytes) == (0, first, first // 4, size)
@@ -66,13 +64,11 @@ def test_whole_segments_go_and_the_newest_stays(store: Store, below: int, first:
 
 
 def test_retiring_waits_for_no_writer(store: Store) -> None:
-    """Segments go while a worker writes blocks and eras."""
     with PartitionWriter.open(store, STREAM, 0), EraWriter.open(store, STREAM):
         assert retire(store.path, STREAM, 0, 8).first == 8
 
 
 def test_retiring_again_goes_on_from_there(store: Store) -> None:
-    """Twice the same frees nothing; a lower number brings nothing back."""
     retire(store.path, STREAM, 0, 8)
     assert retire(store.path, STREAM, 0, 4).segments == 0
     assert retire(store.path, STREAM, 0, 13).first == 12
@@ -80,7 +76,6 @@ def test_retiring_again_goes_on_from_there(store: Store) -> None:
 
 
 def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path: Path) -> None:
-    """Its other files are those of a store that keeps all."""
     calm = make_store(tmp_path / "calm", INFO)
     fill(calm, INFO, CHAIN, [30])
     retire(store.path, STREAM, 0, 8)
@@ -121,7 +116,6 @@ def test_killed_anywhere_it_is_finished_later(
 
 
 def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Synced, renamed, its directory synced; then the first unlink."""
     calls: list[str] = []
 
     def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
@@ -138,7 +132,6 @@ def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: py
 
 
 def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:
-    """Views stay; what was retired is refused by its number, and what came since is seen, even far ahead."""
     reader, behind = open_partition(store.path, STREAM, 0), open_partition(store.path, STREAM, 0)
     views = [reader.read(number) for number in range(22)]
     fill(store, INFO, CHAIN, [30])
@@ -166,7 +159,6 @@ def test_a_damaged_segment_can_be_retired(store: Store) -> None:
 
 
 def test_what_is_not_there_cannot_be_retired(store: Store) -> None:
-    """A partition that the store does not hold."""
     with pytest.raises(StoreError, match="nothing of partition 7"):
         retire(store.path, STREAM, 7, 4)
 

@@ -49,7 +49,6 @@ class Appending:
     """A partition on an empty store, and what comes on its topic."""
 
     def __init__(self, settings: Settings, plan: RawTopicPlan, settled: Settled) -> None:
-        """Mill some documents; the partition has not resumed yet."""
         stream, recipe = settled.stream, settled.genesis.recipe
         self.settings, self.settled = settings, settled
         self.store = Store.open_or_create(settings.store)
@@ -85,7 +84,6 @@ class Appending:
 
     @classmethod
     async def begin(cls, settings: Settings) -> Self:
-        """Settle the stream on real brokers, and let the partition resume."""
         plan = plan_topic(settings, settings.raw_topics[0])
         ((stream, recipe),) = plan.recipes.items()
         made = cls(settings, plan, await settle(settings, stream, recipe, plan.tokenizer.content))
@@ -94,7 +92,6 @@ class Appending:
 
     @classmethod
     def without_broker(cls, directory: Path) -> Self:
-        """Settle the stream by itself."""
         settings = Settings(
             raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=directory / "store",
             splits={"train": 1000}, segment_blocks=16,
@@ -104,37 +101,30 @@ class Appending:
         return cls(settings, plan, Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog()))
 
     async def feed(self, low: int, high: int, messages: Sequence[Message] | None = None) -> None:
-        """Bring messages ``[low, high)``, in one fetch."""
         found = messages or self.messages
         await self.bring([_record(offset, found[offset]) for offset in range(low, high)], high)
 
     async def bring(self, records: Sequence[Any], position: int) -> None:
-        """Bring records in one fetch, which ended at a position."""
         await self.partition.feed(FetchedBatch(self.partition.tp, records, position, EPOCH))
 
     async def bring_blocks(self, *numbers: int, position: int | None = None) -> None:
-        """Bring messages by the numbers of their blocks, each at the offset of its number."""
         records = [_record(number, self.messages[number]) for number in numbers]
         await self.bring(records, numbers[-1] + 1 if position is None else position)
 
     async def publish(self, low: int, high: int) -> None:
-        """Put messages ``[low, high)`` on the token topic."""
         raws = [Raw(bytes(m.tokens), 0, None, [(HEADER_NAME, encode_header(m))]) for m in self.messages[low:high]]
         await asyncio.to_thread(send, self.settings, raws, self.partition.tp.topic)
 
     async def end(self) -> None:
-        """Stop the partition, and wait until it has let go of its directory."""
         self.partition.stop()
         await self.partition.closed()
 
     @property
     def stored(self) -> int:
-        """How many blocks a reader of the store sees."""
         return open_partition(self.settings.store, self.settled.stream.name, 0).blocks
 
     @property
     def commits(self) -> list[int]:
-        """The number of blocks after each commit."""
         (log,) = self.settings.store.glob("*/0/*.commits")
         recipe = self.settled.genesis.recipe
         found = scan(log.read_bytes(), block_bytes=recipe.block_bytes, segment_blocks=self.settings.segment_blocks)
@@ -153,7 +143,6 @@ def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
 
 @pytest.fixture
 async def appending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appending]:
-    """Yield a partition that has resumed on an empty topic; its clients are scripted."""
     made = Appending.without_broker(tmp_path)
 
     @asynccontextmanager
@@ -176,14 +165,12 @@ async def appending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what tells nobody."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
 
 
 async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first at once; later ones wait for each other, are durable only when committed, and not lost at the end."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 2)
     assert (appending.stored, appending.durable) == (2, [2])
@@ -199,7 +186,6 @@ async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, mon
 async def test_last_blocks_are_committed_without_more_coming(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while, by themselves."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.5)
     await appending.feed(0, 1)
     await appending.feed(1, 4)
@@ -210,7 +196,6 @@ async def test_last_blocks_are_committed_without_more_coming(
 async def test_halt_commits_what_came_before_it_and_lets_go_of_the_directory(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks that were right are in the store, the message of another history is not; who is to mend it can lock it."""
     monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 1)
     messages = [*appending.messages]
@@ -232,7 +217,6 @@ async def test_empty_store_waits_for_a_segments_first_block(
     await appending.publish(0, 3)
     async with admin(settings) as client:
         await client.delete_records({TopicPartition(appending.partition.tp.topic, 0): RecordsToDelete(1)})
-
     await appending.feed(1, 3)
     assert not appending.partition.halted
     assert appending.stored == 0
@@ -240,7 +224,6 @@ async def test_empty_store_waits_for_a_segments_first_block(
     await appending.feed(1, 3)  # looks again, and begins with block 4
     await appending.feed(3, 7)
     await appending.end()
-
     reader = open_partition(settings.store, appending.settled.stream.name, 0, check=True)
     assert (reader.first_block, reader.blocks) == (4, 7)
     assert [reader.read(n).tobytes() for n in (4, 5, 6)] == [bytes(m.tokens) for m in appending.messages[4:7]]
@@ -276,7 +259,6 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
 
 
 async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
     monkeypatch.setattr(following, "DISK_SECONDS", 0.01)
     await appending.feed(0, 2)
     await appending.end()
@@ -298,7 +280,6 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
 async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """It lets the repair have its directory, sees that something came into it, and resumes as if for the first time."""
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
     appending = await Appending.begin(settings)
     await appending.publish(0, BLOCKS)
@@ -329,7 +310,6 @@ async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
 
 
 async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appending) -> None:
-    """Of the ignore list it hears by the way; what it passes over is counted, and changes nothing."""
     foreign: Any = ConsumerRecord("tokens", 0, 2, 0, 0, None, b"a text", None, -1, 0, ())
     records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
     records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
@@ -358,11 +338,9 @@ class Sleepless:
     """Stands for `asyncio`, but for its sleep, which is noted and over at once."""
 
     def __init__(self) -> None:
-        """Sleep never."""
         self.slept: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
-        """Be `asyncio`."""
         return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
@@ -374,7 +352,6 @@ class Sleepless:
 async def test_the_wait_between_vain_looks_grows_up_to_a_minute(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And begins anew when a look found something."""
     clock = Sleepless()
     monkeypatch.setattr(module, "asyncio", clock)
     appending.end_offset = 3

@@ -13,7 +13,6 @@ from tokenmill.store import Store
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
-    """Return brokers in memory, which all that mirrors speaks to; nothing waits for long."""
     kafka = MemoryKafka()
     kafka.install(monkeypatch)
     monkeypatch.setattr(mirror, "FIRST_PAUSE", 0.001)
@@ -28,7 +27,6 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return small blocks of bytes, of one stream."""
     return Settings(
         tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=tmp_path / "store",
         metrics_port=0, wait_seconds=0.01,
@@ -37,11 +35,9 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def stream(kafka: MemoryKafka, settings: Settings) -> MemoryStream:
-    """Return a stream of two partitions, of which nothing is on its topic yet."""
     return MemoryStream(kafka, settings, [12, 6])
 
 
 @pytest.fixture
 def store(settings: Settings) -> Store:
-    """Return an empty store."""
     return Store.open_or_create(settings.store)

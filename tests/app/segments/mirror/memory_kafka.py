@@ -29,30 +29,24 @@ MODULES = ("segments.mirror", "segments.token_partition", "kafka.clients")
 
 
 class MemoryKafka:
-    """Topics, and the clients that read them."""
-
     def __init__(self) -> None:
-        """Hold nothing."""
         self.logs: dict[TopicPartition, list[Any]] = {}
         self.leaders: dict[TopicPartition, int] = {}
         """Of partitions, the broker that leads them, where it is not 0."""
         self.clients: list[MemoryClient] = []
 
     def append(self, topic: str, partition: int, value: bytes | None, **parts: Any) -> None:
-        """Write a record."""
         size = len(value) if value is not None else -1
         log = self.logs.setdefault(TopicPartition(topic, partition), [])
         headers = tuple(parts.get("headers", ()))
         log.append(ConsumerRecord(topic, partition, len(log), 0, 0, parts.get("key"), value, None, -1, size, headers))
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
-        """Write messages of tokens."""
         for message in messages:
             self.append(topic, partition, bytes(message.tokens), headers=[(HEADER_NAME, encode_header(message))])
 
     @asynccontextmanager
     async def consumer(self, _settings: Settings, **_options: Any) -> AsyncIterator["MemoryClient"]:
-        """Give a client, as `clients.kafka.consumer` does."""
         client = MemoryClient(self)
         self.clients.append(client)
         try:
@@ -61,7 +55,6 @@ class MemoryKafka:
             self.clients.remove(client)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let everything in a mirror that opens a consumer get one of these."""
         for module in MODULES:
             monkeypatch.setattr(f"tokenmill.app.{module}.consumer", self.consumer)
 
@@ -70,7 +63,6 @@ class MemoryClient:
     """What of `AIOKafkaConsumer` is used without a group, and of the client in it."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
-        """Be assigned nothing."""
         self._kafka = kafka
         self.places: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -87,69 +79,54 @@ class MemoryClient:
         """Know it already."""
 
     async def fetch_all_metadata(self) -> "MemoryClient":
-        """Return what a cluster's metadata say."""
         return self
 
     def brokers(self) -> list[SimpleNamespace]:
-        """Return the broker."""
         return [SimpleNamespace(nodeId=0)]
 
     async def send(self, _: int, __: object) -> SimpleNamespace:
-        """Return what it says of topics."""
         return SimpleNamespace(topics=[(0, name, False, self.partitions_for_topic(name)) for name in self.topics()])
 
     def topics(self) -> set[str]:
-        """Return the topics that there are."""
         return {tp.topic for tp in self._kafka.logs}
 
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """Return a topic's partitions."""
         return {tp.partition for tp in self._kafka.logs if tp.topic == topic}
 
     def leader_for_partition(self, tp: TopicPartition) -> int:
-        """Return the leader of a partition."""
         return self._kafka.leaders.get(tp, 0)
 
     # of the consumer
 
     def assign(self, tps: Sequence[TopicPartition]) -> None:
-        """Read these from now on."""
         self.places = dict.fromkeys(tps, 0)
 
     def assignment(self) -> set[TopicPartition]:
-        """Return what is read."""
         return set(self.places)
 
     def pause(self, *tps: TopicPartition) -> None:
-        """Read these no more."""
         self.paused |= set(tps)
         self.told += [("pause", tp) for tp in tps]
 
     def resume(self, *tps: TopicPartition) -> None:
-        """Read these again."""
         self.paused -= set(tps)
         self.told += [("resume", tp) for tp in tps]
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go there."""
         self.places[tp] = offset
         self.seeks.append((tp, offset))
         self.told.append(("seek", tp))
 
     async def position(self, tp: TopicPartition) -> int:
-        """Return the next offset."""
         return self.places[tp]
 
     def highwater(self, tp: TopicPartition) -> int | None:
-        """Return a partition's end."""
         return len(self._kafka.logs[tp]) if tp in self._kafka.logs else None
 
     async def beginning_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where logs begin."""
         return dict.fromkeys(tps, 0)
 
     async def end_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where logs end."""
         return {tp: len(self._kafka.logs.get(tp, ())) for tp in tps}
 
     async def getmany(self, tp: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Any]]:  # noqa: ARG002
@@ -194,7 +171,6 @@ class MemoryStream:
         self._sent[partition] = stop
 
     def close_era(self, *, end: bool = False) -> None:
-        """Write an era of all that was sent, or the end marker."""
         extents = {n: Extent(stop, self.messages[n][stop - 1].after) for n, stop in enumerate(self._sent) if stop}
         era = close_era(self._eras, extents, now=1, era_blocks=1, overdue=True, end=end)
         assert era is not None

@@ -28,13 +28,11 @@ def store(tmp_path: Path) -> Store:
 
 
 def state(store: Store, file: Path, steps: int, **changes: Any) -> Path:
-    """Write the state of a run that made so many steps of 2 samples."""
     file.write_text(json.dumps(open_batches(store).skip(steps).state_dict() | changes))
     return file
 
 
 def firsts(store: Store, stream: str = STREAM) -> list[int]:
-    """Return with which block each partition begins."""
     return [open_partition(store.path, stream, number).first_block for number in range(3)]
 
 
@@ -52,7 +50,6 @@ def needed(store: Store, samples: int) -> list[int]:
 
 @pytest.mark.parametrize("steps", [0, 3, 6, 8, 12, 15, 19])
 def test_what_lies_before_the_era_of_the_next_sample_goes(store: Store, tmp_path: Path, steps: int) -> None:
-    """In whole segments; and no more by the next look."""
     keeper = CheckpointKeeper(store.path, [state(store, tmp_path / "state.json", steps)])
     with capture_logs() as logs:
         keeper.look()
@@ -66,7 +63,6 @@ def test_what_lies_before_the_era_of_the_next_sample_goes(store: Store, tmp_path
 
 
 def test_what_any_of_the_states_needs_stays(store: Store, tmp_path: Path) -> None:
-    """The earliest decides, wherever it stands among the files."""
     late, early = state(store, tmp_path / "late.json", 19), state(store, tmp_path / "early.json", 6)
     for files in ([late, early], [early, late]):
         CheckpointKeeper(store.path, files).look()
@@ -100,7 +96,6 @@ def test_while_a_file_is_missing_nothing_is_retired(store: Store, tmp_path: Path
 
 
 def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> None:
-    """A look that went well lies between."""
     file = tmp_path / "state.json"
     keeper = CheckpointKeeper(store.path, [file])
     with capture_logs() as logs:
@@ -113,7 +108,6 @@ def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> No
 
 
 def test_an_old_state_is_obeyed_with_a_warning(store: Store, tmp_path: Path) -> None:
-    """It names no content; that is said once of each file, whatever it says later."""
     file = state(store, tmp_path / "state.json", 6, content=None)
     keeper = CheckpointKeeper(store.path, [file])
     with capture_logs() as logs:
@@ -125,7 +119,6 @@ def test_an_old_state_is_obeyed_with_a_warning(store: Store, tmp_path: Path) -> 
 
 
 def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path) -> None:
-    """Each state speaks of its own stream alone, and each stream has the states that speak of it."""
     info = make_info()
     other = StreamInfo.from_values({**info.values, "stream": "other"})
     store.add_stream(other, None)
@@ -142,7 +135,6 @@ def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path)
 
 
 def test_a_partition_that_no_era_has_met_is_kept(store: Store, tmp_path: Path) -> None:
-    """All of it is still to come, by a mirror and by the command."""
     file = state(store, tmp_path / "state.json", 4)  # in the era before partition 2 came
     CheckpointKeeper(store.path, [file]).look()
     retire(store, "--keep-from", str(file))
@@ -161,7 +153,6 @@ def test_a_partition_that_no_era_has_met_is_kept(store: Store, tmp_path: Path) -
 def test_a_state_of_something_else_is_refused(
     store: Store, tmp_path: Path, changes: dict[str, str], message: str
 ) -> None:
-    """Beside one that is right; nothing is retired."""
     files = [state(store, tmp_path / "state.json", 19), state(store, tmp_path / "other.json", 19, **changes)]
     with pytest.raises(InputError, match=message):
         CheckpointKeeper(store.path, files).look()
@@ -169,7 +160,6 @@ def test_a_state_of_something_else_is_refused(
 
 
 async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong later is told, once for each reason, and all is kept; then it goes on."""
     monkeypatch.setattr(keeping, "KEEP_LOOK_SECONDS", 0.001)
     file = state(store, tmp_path / "state.json", 0)
     keeper = CheckpointKeeper(store.path, [file])
@@ -199,12 +189,10 @@ async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monk
 
 
 def retire(store: Store, *arguments: object) -> Told:
-    """Run `tokenmill retire`."""
     return invoke("retire", STREAM, "--store", store.path, *arguments)
 
 
 def test_retire_keeps_what_any_limit_keeps(store: Store, tmp_path: Path) -> None:
-    """States, numbers and how many are kept."""
     late, early = state(store, tmp_path / "late.json", 19), state(store, tmp_path / "early.json", 6)
     assert retire(store, "--keep-from", late, "--keep-from", early).code == 0
     assert firsts(store) == needed(store, 12)
@@ -216,7 +204,6 @@ def test_retire_keeps_what_any_limit_keeps(store: Store, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kept", [0, 3])
 def test_a_state_over_other_content_frees_nothing(store: Store, tmp_path: Path, kept: int) -> None:
-    """It is one of a run over a stream with this recipe, in another cluster: neither mirror nor command obeys it."""
     other = era_store(tmp_path / "other", other_eras(kept), other_chains(kept))
     file = state(other, tmp_path / "state.json", 19)
     with pytest.raises(InputError, match=r"state: era 4 hash \w+; store: era 4 hash"):
@@ -228,7 +215,6 @@ def test_a_state_over_other_content_frees_nothing(store: Store, tmp_path: Path, 
 
 
 def test_retire_obeys_an_old_state_with_a_warning(store: Store, tmp_path: Path) -> None:
-    """It names no content."""
     told = retire(store, "--keep-from", state(store, tmp_path / "state.json", 19, content=None))
     assert not told.code
     assert "does not say over which content" in told.err

@@ -26,7 +26,6 @@ PARTITIONS = 2
 
 
 def documents(count: int) -> list[Raw]:
-    """Return documents for both partitions: about three blocks each."""
     return [Raw(b"a document of some length %d " % number * 7, number % PARTITIONS) for number in range(count)]
 
 
@@ -41,7 +40,6 @@ class Scene:
 
 
 def complete(settings: Settings, store: Path) -> bool:
-    """Return whether a store holds all blocks of the settings' store, and the eras that end with these."""
     (stream,) = settings.streams()
     chains = [(stream.name, number) for number in range(PARTITIONS)]
     blocks = stored_blocks(settings, chains)
@@ -82,7 +80,6 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def stored(store: Path, stream: str) -> int:
-    """Return how many blocks a store has of both partitions; none where it is not there yet."""
     try:
         return sum(open_partition(store, stream, number).blocks for number in range(PARTITIONS))
     except StoreError:
@@ -125,7 +122,6 @@ def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: Path) -> None:
-    """On one store: whoever is there first stays, the other is told; two segment workers share it."""
     settings = scene.settings.model_copy(update={"store": scene.mirrors[0]})
     held = StoreLock(settings.store, exclusive=False)
     StoreLock(settings.store, exclusive=False).close()
@@ -142,8 +138,6 @@ def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: 
 
 @pytest.mark.slow
 def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
-    """Segments of earlier eras go; a run goes on from its state, with the same samples; one before it is told."""
-
     def batches(store: Path) -> Batches:
         return Batches(
             store, scene.stream, batch_size=2, sequence_length=scene.settings.sequence_length, seed=3,
@@ -186,7 +180,6 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
 
 
 def test_damage_is_told_and_stops_that_partition_alone(scene: Scene) -> None:
-    """The other partition is complete; the exit code is that of damage, and the message says what mends it."""
     store = scene.directory / "damaged"
     shutil.copytree(scene.mirrors[1], store)
     Store.adopt(store)
@@ -200,7 +193,6 @@ def test_damage_is_told_and_stops_that_partition_alone(scene: Scene) -> None:
 
 
 def test_a_store_of_another_stream_of_that_name_is_refused(scene: Scene) -> None:
-    """It was made with other settings; nothing is added to it."""
     store = scene.directory / "foreign"
     (store / scene.stream).mkdir(parents=True)
     description = json.loads((scene.settings.store / scene.stream / "stream.json").read_text())

@@ -22,13 +22,11 @@ from tokenmill.store import EraWriter, Store, open_partition
 
 
 async def mirrored(mirror: Mirror) -> None:
-    """Run a mirror that ends at the head."""
     async with asyncio.timeout(20):
         await mirror.run()
 
 
 async def test_a_mirror_that_is_done_has_closed_everything(store: Store, stream: MemoryStream) -> None:
-    """Whoever comes next gets the locks; the last look was at what the store holds now."""
     stream.send(0, 5)
     stream.close_era()
     stream.send(0, 7)
@@ -44,7 +42,6 @@ async def test_a_mirror_that_is_done_has_closed_everything(store: Store, stream:
 async def test_the_last_look_is_taken_at_the_end(
     store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However seldom it is looked in between."""
     monkeypatch.setattr(mirror_module, "LOOK_SECONDS", 3600)
     stream.send(0, 7)
     mirror = Mirror(stream.settings, store, once=True)
@@ -53,7 +50,6 @@ async def test_the_last_look_is_taken_at_the_end(
 
 
 async def test_once_ends_where_a_stream_is_missing(kafka: MemoryKafka, settings: Settings, store: Store) -> None:
-    """There is nothing to wait for: by name, though others are there, and where there is none at all."""
     for names, missing in ((["other"], "other"), ([], "a stream"), (["begun"], "begun"), ([], "begun")):
         if missing == "begun":
             kafka.logs[TopicPartition("control.begun", 0)] = []
@@ -89,7 +85,6 @@ async def test_once_ends_with_the_streams_that_there_were(
 
 
 async def test_eras_that_cannot_come_are_a_problem_and_no_reason_to_wait(store: Store, stream: MemoryStream) -> None:
-    """The blocks are brought all the same."""
     stream.send(0, 2)
     stream.close_era()
     await mirrored(Mirror(stream.settings, store, once=True))
@@ -103,7 +98,6 @@ async def test_eras_that_cannot_come_are_a_problem_and_no_reason_to_wait(store: 
 
 
 async def test_what_people_say_meanwhile_is_heard(store: Store, stream: MemoryStream) -> None:
-    """The ignore list, with all else on control topics, is read on at each look."""
     stream.send(0, 1)
     mirror = Mirror(stream.settings, store)
     run = asyncio.create_task(mirror.run())
@@ -127,7 +121,6 @@ async def test_a_mirror_that_keeps_for_states_refuses_a_wrong_one(
 async def test_a_mirror_is_ready_while_any_stream_is_connected(
     store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before that it says why not; numbers of a time without brokers count as such."""
     mirror = Mirror(stream.settings, store)
     assert mirror._why_not_ready() == "no stream is settled yet"
     flows = [SimpleNamespace(connected=False, partitions={}, ends=dict) for _ in range(2)]
@@ -144,7 +137,6 @@ async def test_a_mirror_is_ready_while_any_stream_is_connected(
 
 
 async def test_what_is_behind_is_measured(store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each stream: blocks, their bytes, eras; a missing name is said once for as long as it is missing."""
     said: list[Any] = []
     monkeypatch.setattr(mirror_module.log, "warning", lambda event, **more: said.append((event, more)), raising=False)
     stream.send(0, 3)
@@ -170,7 +162,6 @@ async def test_what_is_behind_is_measured(store: Store, stream: MemoryStream, mo
 
 
 async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(store: Store, stream: MemoryStream) -> None:
-    """Eras count as trainable up to the first that lacks a block of any partition; nothing is below nothing."""
     await bring_stream(store, stream.settled)
     for first, second in ((2, 0), (4, 3), (6, 3), (8, 6)):
         stream.send(0, first)
@@ -197,7 +188,6 @@ async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(store: 
 
 
 async def test_another_streams_message_is_no_head(store: Store, stream: MemoryStream) -> None:
-    """Nor is what is no message; an empty partition is not read."""
     flow = StreamFlow(stream.settings, store, stream.settled, range(2))
     other = MemoryStream(MemoryKafka(), stream.settings.model_copy(update={"sequence_length": 4}), [3])
     stream.kafka.send(flow.topics[0].topic, 0, other.messages[0])

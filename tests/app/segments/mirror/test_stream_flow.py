@@ -20,12 +20,10 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def stored(store: Store, stream: MemoryStream) -> list[int]:
-    """Return how many blocks the store has of each partition."""
     return [open_partition(store.path, stream.stream.name, number).blocks for number in (0, 1)]
 
 
 async def until(condition: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
-    """Wait for something that the tasks do, which must not end before."""
     async with asyncio.timeout(20):
         while not condition():
             assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
@@ -33,7 +31,6 @@ async def until(condition: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> N
 
 
 async def settle(steps: int = 50) -> None:
-    """Let everything go on that can."""
     for _ in range(steps):
         await asyncio.sleep(0.001)
 
@@ -44,7 +41,6 @@ class Following:
     flow: StreamFlow
 
     def __init__(self, store: Store, stream: MemoryStream) -> None:
-        """Do nothing yet."""
         self.store, self.stream = store, stream
 
     async def __aenter__(self) -> Self:
@@ -60,18 +56,15 @@ class Following:
         assert not self.flow.reached
 
     async def have(self, *blocks: int) -> None:
-        """Wait until the store has these."""
         await until(lambda: stored(self.store, self.stream) == list(blocks), self.task)
 
 
 @pytest.fixture
 def following(store: Store, stream: MemoryStream) -> Following:
-    """Return what follows the stream."""
     return Following(store, stream)
 
 
 async def test_blocks_are_appended_as_they_come(stream: MemoryStream, following: Following) -> None:
-    """Of all partitions; what was reached is what is durable, and the position is where the topic was read to."""
     stream.send(0, 3)
     async with following:
         await following.have(3, 0)
@@ -116,7 +109,6 @@ async def test_a_change_of_leader_is_looked_at_anew(
 
 
 async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(store: Store, stream: MemoryStream) -> None:
-    """One follow of one partition, step by step."""
     flow = StreamFlow(stream.settings, store, stream.settled, [0])
     (tp,) = flow.topics
     async with stream.kafka.consumer(stream.settings) as client:
@@ -137,7 +129,6 @@ async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(store:
 async def test_nothing_is_fetched_before_a_partition_knows_its_place(
     stream: MemoryStream, following: Following
 ) -> None:
-    """It begins paused; a start seeks to where the store's chain goes on, and lets it flow."""
     stream.send(0, 6)
     async with following:
         await following.have(6, 0)
@@ -154,7 +145,6 @@ async def test_nothing_is_fetched_before_a_partition_knows_its_place(
 async def test_what_passes_is_started_over(
     store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Ever later, up to a limit; the pause is short again where a run lasted."""
     pauses: list[float] = []
     real_sleep = asyncio.sleep
     flow = StreamFlow(stream.settings, store, stream.settled, range(2))
@@ -177,7 +167,6 @@ async def test_what_passes_is_started_over(
 
 
 async def test_what_does_not_pass_ends_the_flow(store: Store, stream: MemoryStream) -> None:
-    """It is raised, after all was ended."""
     flow = StreamFlow(stream.settings, store, stream.settled, range(2))
 
     async def fails() -> None:
@@ -189,7 +178,6 @@ async def test_what_does_not_pass_ends_the_flow(store: Store, stream: MemoryStre
 
 
 async def test_a_partitions_failure_starts_all_over(stream: MemoryStream, following: Following) -> None:
-    """A disk that refused, for example: whoever is told is this flow."""
     stream.send(0, 2)
     async with following:
         await following.have(2, 0)
@@ -202,7 +190,6 @@ async def test_a_partitions_failure_starts_all_over(stream: MemoryStream, follow
 
 
 async def test_a_halted_partition_stands_alone(stream: MemoryStream, following: Following) -> None:
-    """Its problem is named; the other one goes on, and the head is reached as far as it can be."""
     stream.send(0, 2)
     stream.kafka.append(stream.stream.tokens_topic, 0, b"nobody's")
     stream.send(1, 6)
@@ -217,7 +204,6 @@ async def test_a_halted_partition_stands_alone(stream: MemoryStream, following: 
 
 
 async def test_a_missing_block_is_a_problem_once_it_was_looked_for(stream: MemoryStream, following: Following) -> None:
-    """In all that the topic holds; and none any more when it comes."""
     stream.send(0, 2)
     stream.send(0, 6, first=4)
     async with following:
@@ -250,7 +236,6 @@ def held_up(
 async def test_once_waits_for_the_head_of_every_partition_and_for_the_eras(
     store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """What comes after the beginning is not waited for. The look at the end tells where it is."""
     stream.send(0, 8)
     stream.send(1, 5)
     stream.close_era()
@@ -280,7 +265,6 @@ def store_has(store: Store, stream: MemoryStream, partition: int, blocks: int) -
 
 
 async def test_once_tells_of_problems(store: Store, stream: MemoryStream) -> None:
-    """It ends; the caller raises them."""
     stream.send(0, 2)
     stream.send(0, 6, first=4)
     mirror = Mirror(stream.settings, store, once=True)
@@ -293,7 +277,6 @@ async def test_once_tells_of_problems(store: Store, stream: MemoryStream) -> Non
 
 @pytest.mark.needs("minutes")
 async def test_a_mirror_follows_new_streams_and_partitions(store: Store, stream: MemoryStream) -> None:
-    """Until it is cancelled; then everything is closed."""
     stream.kafka.logs.pop(TopicPartition(stream.stream.tokens_topic, 1))
     stream.send(0, 4)
     seen: list[int] = []
@@ -313,7 +296,6 @@ async def test_a_mirror_follows_new_streams_and_partitions(store: Store, stream:
 
 
 async def test_a_named_stream_is_the_only_one(stream: MemoryStream) -> None:
-    """Each new partition is found once; what is missing is named."""
     MemoryStream(stream.kafka, stream.settings.model_copy(update={"stream_suffix": "-v2"}), [1])
     async with stream.kafka.consumer(stream.settings) as client:
         finder = StreamFinder([stream.stream.name, "missing"])
