@@ -1,8 +1,10 @@
 """What the tests of the service share."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,14 @@ from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+
+
+async def until(condition: Callable[[], object], *tasks: "asyncio.Task[Any]", seconds: float = 90.0) -> None:
+    """Wait for what tells nobody; the tasks that bring it about must not end before."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -29,10 +39,7 @@ def settings(broker: Broker) -> Settings:
 
 @pytest.fixture(scope="session")
 def milled(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Milled:
-    """Mill a raw topic into two streams, to the last full block, with real workers; they have ended.
-
-    For all tests that look and change nothing.
-    """
+    """Mill a raw topic into two streams with real workers, which have ended; for all tests that change nothing."""
     return mill_everything(broker, topics_on(broker, "milled")(2), tmp_path_factory.mktemp("milled"))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiokafka import TopicPartition
@@ -20,6 +21,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, LockedError, TokenMillError, TopicError
+from tokenmill.reading import find_extent
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 
 NEVER = 3600.0
@@ -37,7 +39,7 @@ class Scene:
         self.stream = MemoryStream(self.kafka, self.settings, [12, 6])
         self.settled = self.stream.settled
         self.client: Any = MemoryClient(self.kafka)
-        self.control = TopicPartition(self.stream.stream.control_topic, 0)
+        self.control = self.stream.control
         self.now = 0.0
         self.fail: Exception | None = None
         clock = SimpleNamespace(monotonic=lambda: self.now, time_ns=lambda: int(self.now * 1e9))
@@ -78,7 +80,6 @@ async def test_an_era_takes_what_all_partitions_hold_once_there_is_enough(scene:
 
 
 async def test_a_late_era_is_closed_by_its_time(scene: Scene) -> None:
-    """Counted from the first look that saw a block which is in none, and anew after each era."""
     closer = scene.closer(blocks=100, seconds=10)
     found = []
     times = (0, 50, 55, 64, 65, 66, 75, 76, 99, 101, 110, 111)
@@ -124,7 +125,7 @@ async def test_of_two_writers_at_once_one_counts(scene: Scene) -> None:
     written = await asyncio.gather(*map(EraCloser.step, writers, clients))
     assert None not in written
     assert await asyncio.gather(*map(EraCloser.step, writers, clients)) == [None, None]
-    follower = EraFollower(scene.stream.stream.name, scene.stream.recipe.fingerprint)
+    follower = EraFollower(scene.stream.name, scene.stream.recipe.fingerprint)
     (era,) = [era async for part in read_eras(scene.client, scene.control.topic, follower) for era, _ in part]
     assert era in written
 
@@ -134,11 +135,8 @@ async def test_the_end_marker_comes_after_the_last_blocks_and_nothing_after_it(s
     closer = scene.closer(blocks=100)
     await closer.close(scene.client)
     assert closer.ended
-    log = scene.kafka.logs[scene.control][1:]
-    assert [(Era.unpack(record.value).blocks, Era.unpack(record.value).end) for record in log] == [
-        (1, False),
-        (0, True),
-    ]
+    eras = [Era.unpack(record.value) for record in scene.kafka.logs[scene.control][1:]]
+    assert [(era.blocks, era.end) for era in eras] == [(1, False), (0, True)]
     scene.stream.send(0, 9)
     assert await scene.closer(blocks=1).step(scene.client) is None
 
@@ -180,18 +178,15 @@ async def test_a_partition_that_contradicts_itself_keeps_its_extent_and_the_othe
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(
-        "tokenmill.app.mill.era_closing.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
-    )
+    monkeypatch.setattr(closing, "log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"])))
     reasons: dict[int, str] = {}
-    real = __import__("tokenmill.app.mill.era_closing", fromlist=["find_extent"]).find_extent
 
     async def find(logs: Any, recipe: Any, number: int, known: int) -> Any:
         if number in reasons:
             raise DamagedError("topic", reasons[number])
-        return await real(logs, recipe, number, known)
+        return await find_extent(logs, recipe, number, known)
 
-    monkeypatch.setattr("tokenmill.app.mill.era_closing.find_extent", find)
+    monkeypatch.setattr(closing, "find_extent", find)
     extents = Extents(scene.stream.stream.tokens_topic, scene.stream.recipe, IgnoreList())
     steps: Sequence[tuple[int, str | None, int, int]] = (
         (2, None, 2, 0), (3, "one", 2, 1), (4, "one", 2, 1), (5, "two", 2, 2), (6, None, 6, 2), (7, "two", 6, 3),
@@ -214,7 +209,7 @@ def keeper(scene: Scene, owned: set[str]) -> EraKeeper:
 async def test_a_keeper_closes_the_eras_of_what_it_owns(scene: Scene) -> None:
     owned: set[str] = set()
     one = keeper(scene, owned)
-    name = scene.stream.stream.name
+    name = scene.stream.name
     counted = metrics.ERAS.labels(name)._value.get()
     scene.stream.send(0, 4)
     await one._step(scene.client, scene.settled)
@@ -245,7 +240,7 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
     for _ in range(2):
         await one._step(scene.client, scene.settled)
     assert len(scene.kafka.logs[scene.control]) == 1
-    assert one.halts == {scene.stream.stream.name: DifferenceError.brief}
+    assert one.halts == {scene.stream.name: DifferenceError.brief}
     scene.kafka.logs[scene.control] = list(lost)
     scene.stream.send(0, 12)
     await one._step(scene.client, scene.settled)
@@ -261,11 +256,7 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
 async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_run`)."""
     error = RuntimeError("nobody expected it")
-
-    async def ask_repeatedly(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(closing, "ask_repeatedly", ask_repeatedly)
+    monkeypatch.setattr(closing, "ask_repeatedly", AsyncMock(side_effect=error))
     with pytest.raises(RuntimeError) as raised:
         await keeper(scene, set()).run()
     assert raised.value is error
@@ -280,7 +271,7 @@ def test_a_keeper_looks_often_enough_for_the_shortest_eras(scene: Scene, seconds
 class Bringing:
     def __init__(self, scene: Scene) -> None:
         self.scene, self.owned = scene, {scene.stream.stream.tokens_topic}
-        self.name = scene.stream.stream.name
+        self.name = scene.stream.name
         self.store = scene.store()
         self.bringer = EraBringer([scene.settled], self.store, lambda topic: topic in self.owned)
 
@@ -336,11 +327,7 @@ async def test_what_heals_by_itself_is_waited_for(scene: Scene, monkeypatch: pyt
             assert await one.step() == 0
     assert (said, one.bringer.looked, one.bringer.halts) == (["waiting for the eras' files"], set(), {})
     assert await one.step() == 1
-    real = EraWriter.append
-
-    def full(*_: Any) -> None:
-        raise DiskError("the disk is full")
-
+    real, full = EraWriter.append, Mock(side_effect=DiskError("the disk is full"))
     monkeypatch.setattr(EraWriter, "append", full)
     one.close(4)
     assert await one.step() == 1
@@ -373,10 +360,7 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Bringing(scene)
-    asked: list[str] = []
-
-    async def step(_client: Any, settled: Any) -> None:
-        asked.append(settled.stream.name)
+    step = AsyncMock()
 
     async def ask_repeatedly(_settings: Any, ask: Any, *_: Any, **__: Any) -> None:
         await ask(scene.client)
@@ -387,4 +371,5 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
     monkeypatch.setattr(one.bringer, "_step", step)
     monkeypatch.setattr(bringing, "ask_repeatedly", ask_repeatedly)
     await asyncio.wait_for(one.bringer.run(scene.settings), 20)
+    asked = [call.args[1].stream.name for call in step.call_args_list]
     assert asked == [one.name, one.name, f"{one.name}-v2"]

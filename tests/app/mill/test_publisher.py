@@ -4,23 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
+from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.histories import BLOCK_BYTES, History, make_history
+from tests.app.mill.conftest import EndedError
+from tests.histories import BLOCK_BYTES, make_history
 from tests.mills import RECIPE, make_source, text
 from tokenmill.app.kafka.dead_letters import WrittenLetter
 from tokenmill.app.kafka.topics import HEADERS_BYTES
 from tokenmill.app.mill import publisher as module
-from tokenmill.app.mill.publisher import (
-    LETTERS_AT_ONCE,
-    MOST_MESSAGES,
-    CarryTime,
-    LogEnd,
-    Publisher,
-    ValueCarries,
-    send_letters,
-)
+from tokenmill.app.mill.publisher import CarryTime, LogEnd, Publisher, ValueCarries
 from tokenmill.app.milling.partition_mill import ChainMill
 from tokenmill.documents import Record
 from tokenmill.errors import StrayError
@@ -47,25 +41,24 @@ async def _lost(
     return await end.acknowledged(offset, leader, TRUE_END.message(4, 5), read), asked
 
 
-async def test_what_follows_directly_costs_nothing() -> None:
-    assert await _lost(5) == (None, [])
-
-
-@pytest.mark.parametrize("offset", [0, 4])
-async def test_an_offset_that_was_taken_before_is_a_lost_tail(offset: int) -> None:
-    reason, asked = await _lost(offset, leader=OTHER)
-    assert reason == f"acknowledged offset {offset}, below 5"
-    assert not asked
+@pytest.mark.parametrize(
+    ("offset", "leader", "reason"),
+    [
+        (5, LEADER, None),
+        (0, OTHER, "acknowledged offset 0, below 5"),
+        (4, OTHER, "acknowledged offset 4, below 5"),
+    ],
+    ids=["what follows directly", "the first offset once more", "an offset that was taken before"],
+)
+async def test_where_the_offset_tells_nothing_is_read(offset: int, leader: str, reason: str | None) -> None:
+    assert await _lost(offset, leader=leader) == (reason, [])
 
 
 @pytest.mark.parametrize(("offset", "leader"), [(6, LEADER), (9, OTHER), (5, OTHER)])
 async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: str) -> None:
-    reason, asked = await _lost(offset, leader=leader, found=LAST)
-    assert reason is None
-    assert asked == [(5 - FIRST_TAIL, offset)]
-    other: History = make_history(8, other_from=2)
+    assert await _lost(offset, leader=leader, found=LAST) == (None, [(5 - FIRST_TAIL, offset)])
     wrong = (
-        (LAST[0], other.message(2, 4)),
+        (LAST[0], make_history(8, other_from=2).message(2, 4)),
         (LAST[0], TRUE_END.message(3, 4)),
         (TRUE_END.message(1, 2), LAST[1]),  # an equal one at the end proves nothing
         (),
@@ -118,9 +111,10 @@ def test_one_is_due_while_the_oldest_record_is_in_danger() -> None:
     carry = chain.carry(20, by_value=True)
     assert carry is not None
     assert carries.allowed(carry)
+    assert not ValueCarries(0).allowed(carry)  # too large
     carries.written(carry, 3)
-    assert not carries.is_due(chain, 3 + MOST_MESSAGES - 1)
-    assert carries.is_due(chain, 3 + MOST_MESSAGES)
+    assert not carries.is_due(chain, 3 + module.MOST_MESSAGES - 1)
+    assert carries.is_due(chain, 3 + module.MOST_MESSAGES)
     carries.endangered_below = 20
     assert not carries.is_due(chain, 4)
     carries.endangered_below = 21
@@ -137,20 +131,9 @@ def test_a_chain_without_open_blocks_needs_none() -> None:
     assert not carries.is_due(mill.chains["train"], 0)
 
 
-def test_one_that_is_too_large_is_not_sent() -> None:
-    chain, carries = chain_after([text(5, "ab")]), ValueCarries(0)
-    carry = chain.carry(20, by_value=True)
-    assert carry is not None
-    assert not carries.allowed(carry)
-
-
 LENGTH = 12
 TRUE = make_history(LENGTH)
 MESSAGES = [TRUE.message(n, n + 1) for n in range(LENGTH)]
-
-
-class EndedError(BaseException):
-    """Stands for the end of the process."""
 
 
 @dataclass
@@ -159,9 +142,8 @@ class Wire:
     answers: list[asyncio.Future[int]] = field(default_factory=list)
     durable: list[tuple[int, int]] = field(default_factory=list)
     """The block up to which the publisher was durable when it told so, and the message's end."""
-    reads: list[tuple[int, int]] = field(default_factory=list)
-    stray: StrayError | None = None
-    """What a read finds that is not the stream's."""
+    read: AsyncMock = field(default_factory=lambda: AsyncMock(return_value=()))
+    """Gives nothing: as if the partition had lost its end."""
     strays: list[StrayError] = field(default_factory=list)
     leader: str = "one"
     ends: list[str] = field(default_factory=list)
@@ -175,13 +157,6 @@ class Wire:
         self.answers.append(asyncio.get_running_loop().create_future())
         return await self.answers[-1]
 
-    async def read(self, start: int, end: int) -> Sequence[tuple[int, Message]]:
-        """Give nothing: as if the partition had lost its end."""
-        self.reads.append((start, end))
-        if self.stray is not None:
-            raise self.stray
-        return ()
-
     async def settle(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0)
@@ -192,10 +167,7 @@ class Wire:
 
     async def answer(self, found: int | Exception) -> None:
         waiting = next(answer for answer in self.answers if not answer.done())
-        if isinstance(found, int):
-            waiting.set_result(found)
-        else:
-            waiting.set_exception(found)
+        waiting.set_result(found) if isinstance(found, int) else waiting.set_exception(found)
         await self.settle()
 
 
@@ -210,27 +182,16 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
     monkeypatch.setattr(module, "end_process", end_process)
     monkeypatch.setattr(module, "FAR_SECONDS", 1e9)
     made.publisher = Publisher(
-        send=made.send,
-        topic="tokens",
-        partition=3,
-        durable=Cursor(0, 0, 0, NO_RECORD),
-        end=LogEnd(0, (), "one"),
-        leader=lambda: made.leader,
-        read=made.read,
-        on_stray=made.strays.append,
+        send=made.send, topic="tokens", partition=3, durable=Cursor(0, 0, 0, NO_RECORD), end=LogEnd(0, (), "one"),
+        leader=lambda: made.leader, read=made.read, on_stray=made.strays.append,
         on_durable=lambda message: made.durable.append((made.publisher.durable.block, message.end)),
-        carry_time=CarryTime(1000.0, 1000, None),
-        value_carries=ValueCarries(1 << 20),
-        most_bytes=1 << 20,
-    )
+        carry_time=CarryTime(1000.0, 1000, None), value_carries=ValueCarries(ROOM), most_bytes=ROOM,
+    )  # fmt: skip
     made.publisher.start()
     yield made
     made.publisher.stop()
-    task = made.publisher._task
-    assert task is not None
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()
+    assert made.publisher._task is not None
+    await asyncio.gather(made.publisher._task, return_exceptions=True)
 
 
 async def test_one_message_is_in_flight(wire: Wire) -> None:
@@ -242,12 +203,10 @@ async def test_one_message_is_in_flight(wire: Wire) -> None:
         assert not wire.publisher.idle
         assert wire.publisher.pending_bytes == (3 - number) * BLOCK_BYTES
         await wire.answer(number)
-    assert wire.publisher.idle
-    assert wire.publisher.pending_bytes == 0
+    assert (wire.publisher.idle, wire.publisher.pending_bytes) == (True, 0)
     assert wire.publisher.durable == MESSAGES[2].cursor
-    assert wire.durable == [(1, 1), (2, 2), (3, 3)]
-    assert wire.ends == []
-    assert wire.reads == []
+    assert (wire.durable, wire.ends) == ([(1, 1), (2, 2), (3, 3)], [])
+    wire.read.assert_not_awaited()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("refused"), TimeoutError(), OSError(5)])
@@ -255,9 +214,9 @@ async def test_nothing_is_sent_after_one_that_failed(wire: Wire, error: Exceptio
     await wire.put(MESSAGES[:3])
     await wire.answer(0)
     await wire.answer(error)
-    assert len(wire.ends) == 1
-    assert "was not acknowledged" in wire.ends[0]
-    assert repr(error) in wire.ends[0]
+    (end,) = wire.ends
+    assert "was not acknowledged" in end
+    assert repr(error) in end
     assert [message.first for message in wire.arrived] == [0, 1]
     assert wire.durable == [(1, 1)]
 
@@ -275,24 +234,19 @@ async def test_another_leader_makes_the_end_be_read_again(wire: Wire) -> None:
     await wire.answer(0)
     wire.leader = "two"
     await wire.answer(1)
-    assert wire.reads == [(1 - 8, 1)]
-    assert len(wire.ends) == 1
-    assert "holds other messages below offset 1" in wire.ends[0]
+    wire.read.assert_awaited_once_with(1 - 8, 1)
+    (end,) = wire.ends
+    assert "holds other messages below offset 1" in end
     assert len(wire.arrived) == 2
 
 
-async def test_a_read_that_fails_ends_the_process(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_that_fails_ends_the_process(wire: Wire) -> None:
     """It is not certain that the message stands at the log's end."""
-
-    async def broken(_start: int, _end: int) -> Sequence[tuple[int, Message]]:
-        raise RuntimeError("no broker")
-
-    monkeypatch.setattr(wire.publisher, "read", broken)
+    wire.read.side_effect = RuntimeError("no broker")
     await wire.put(MESSAGES[:1])
     wire.leader = "two"
     await wire.answer(0)
-    assert len(wire.ends) == 1
-    assert wire.durable == []
+    assert (len(wire.ends), wire.durable) == (1, [])
 
 
 @pytest.fixture
@@ -365,9 +319,9 @@ async def test_a_stop_ends_no_process(wire: Wire) -> None:
 
 async def test_a_stray_record_beside_its_messages_ends_the_sending_and_no_process(wire: Wire) -> None:
     await wire.put(MESSAGES[:3])
-    wire.stray = StrayError("offset 0 of tokens[3]: something else wrote it")
+    wire.read.side_effect = stray = StrayError("offset 0 of tokens[3]: something else wrote it")
     await wire.answer(1)
-    assert (wire.strays, wire.ends) == ([wire.stray], [])
+    assert (wire.strays, wire.ends) == ([stray], [])
     assert len(wire.arrived) == 1
     assert wire.publisher.durable.block == 0
 
@@ -388,6 +342,6 @@ async def test_letters_of_a_large_fetch_go_out_in_parts_and_all_of_them() -> Non
         arrived.append(value)
         return len(arrived)
 
-    values = [b"%d" % number for number in range(3 * LETTERS_AT_ONCE + 1)]
-    await send_letters(send, "letters", [(1, WrittenLetter(None, value, ())) for value in values])
-    assert (most, sorted(filter(None, arrived))) == (LETTERS_AT_ONCE, sorted(values))
+    values = [b"%d" % number for number in range(3 * module.LETTERS_AT_ONCE + 1)]
+    await module.send_letters(send, "letters", [(1, WrittenLetter(None, value, ())) for value in values])
+    assert (most, sorted(filter(None, arrived))) == (module.LETTERS_AT_ONCE, sorted(values))

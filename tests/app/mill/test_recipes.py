@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from tests.app.kafka.test_control_topic import settled
-from tests.app.mill.scripted_partition import World, batch, make_world, resumed, until
+from tests.app.conftest import until
+from tests.app.kafka.test_settled_streams import settled
+from tests.app.mill.conftest import World, WorldFactory, batch, resumed
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
 from tests.app.milling.tokenizers.conftest import words
@@ -32,13 +33,8 @@ from tokenmill.app.tools.verify.verification import verify
 from tokenmill.documents import Record
 from tokenmill.errors import InputError, RegistryError
 
-TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
-NEWER: Any = {
-    "type": "record",
-    "name": "T",
-    "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}],
-}
-HANG_SECONDS = 0.05
+TEXT: Any = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
+NEWER: Any = {**TEXT, "fields": [{"name": "id", "type": "long"}, *TEXT["fields"]]}
 
 
 @pytest.fixture
@@ -108,14 +104,14 @@ async def test_a_schema_that_another_partition_learns_meanwhile_is_learned() -> 
 
 
 @pytest.fixture
-def world(registry: SmallRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    return make_world(tmp_path, monkeypatch, {"train": 1000}, decode="avro", schema_registry_url=registry.url)
+def world(registry: SmallRegistry, make_world: WorldFactory) -> World:
+    return make_world({"train": 1000}, decode="avro", schema_registry_url=registry.url)
 
 
 async def test_partition_waits_for_a_registry_that_is_away(
     registry: SmallRegistry, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tokenmill.app.mill.raw_partition.HANG_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr("tokenmill.app.mill.raw_partition.HANG_SECONDS", 0.05)
     registry.stop()
     with capture_logs() as logs:
         async with resumed(world) as partition:
@@ -195,7 +191,7 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     with Service(settings, tmp_path) as service:
         (mill,) = service.mill()
         service.segment()
-        service.wait_until(lambda: _waits(mill.partitions.values()))
+        service.wait_until(lambda: "does not answer" in str(mill.partitions))
         registry.start()
         send(settings, sent[10:])
         service.wait_until_complete()
@@ -219,9 +215,8 @@ def _shows_texts(settings: Settings) -> None:
     shown = asyncio.run(trace_block(settings, stream.name, 0, 0))
     assert shown.pieces[0].record is not None
     assert shown.pieces[0].record.text == "old page 0"
-    alone = asyncio.run(
-        trace_block(settings.model_copy(update={"schema_registry_url": None}), stream.name, 0, 0, store=settings.store)
-    )
+    without = settings.model_copy(update={"schema_registry_url": None})
+    alone = asyncio.run(trace_block(without, stream.name, 0, 0, store=settings.store))
     assert alone.pieces[0].record is None
     assert "set schema_registry_url" in str(alone.note)
 
@@ -237,10 +232,6 @@ def _differs_with_another_registry(settings: Settings) -> None:
         assert any(other.url in note for note in result.notes)
 
 
-def _waits(partitions: Iterable[object]) -> bool:
-    return any("does not answer" in str(status) for status in partitions)
-
-
 def test_reference_refuses_to_guess(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -251,34 +242,20 @@ def test_reference_refuses_to_guess(
         reference_blocks(settings)
 
 
+BEGUN = "begins with <bos> (id 2), as the settings say, ends with no token"
+AT_ITS_END = "padding is the token at its end"
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (
-            {},
-            (
-                "begins with no token, ends with <eos> (id 1), the special token with a usual name; "
-                "padding is the token at its end"
-            ),
-        ),
+        ({}, f"begins with no token, ends with <eos> (id 1), the special token with a usual name; {AT_ITS_END}"),
         (
             {"begin_of_document": "<bos>", "end_of_document": "none"},
-            (
-                "begins with <bos> (id 2), as the settings say, ends with no token; "
-                "padding is <pad> (id 0), the special token with a usual name"
-            ),
+            f"{BEGUN}; padding is <pad> (id 0), the special token with a usual name",
         ),
-        (
-            {"end_of_document": 5},
-            "begins with no token, ends with id 5, as the settings say; padding is the token at its end",
-        ),
-        (
-            {"template": "tokenizer", "padding": "<unk>"},
-            (
-                "begins with <bos> (id 2), as the settings say, ends with no token; "
-                "padding is <unk> (id 3), as the settings say"
-            ),
-        ),
+        ({"end_of_document": 5}, f"begins with no token, ends with id 5, as the settings say; {AT_ITS_END}"),
+        ({"template": "tokenizer", "padding": "<unk>"}, f"{BEGUN}; padding is <unk> (id 3), as the settings say"),
     ],
 )
 def test_what_stands_around_documents_is_said_with_why(tmp_path: Path, values: dict[str, Any], expected: str) -> None:

@@ -11,14 +11,8 @@ from tests.milled import Milled, publish
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import IgnoreList
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.segments.following import (
-    GAP_SECONDS,
-    LONGEST_GAP_SECONDS,
-    GapSearch,
-    find_start,
-    hint_holds,
-    late_start,
-)
+from tokenmill.app.segments import following
+from tokenmill.app.segments.following import GapSearch, find_start, hint_holds, late_start
 from tokenmill.reading import FIRST_TAIL, Gap
 from tokenmill.store import Start
 from tokenmill.wire.message import Message
@@ -119,9 +113,9 @@ def test_the_wait_before_a_look_grows_until_one_finds_something() -> None:
         search.began(cut=False, from_first=from_first)
         search.miss(GAP, 7)
         waits.append((search.pause(GAP.wanted), search.vain_looks))
-    assert waits == [(GAP_SECONDS, 0), (2 * GAP_SECONDS, 1), (4 * GAP_SECONDS, 2)]
+    assert waits == [(following.GAP_SECONDS, 0), (2 * following.GAP_SECONDS, 1), (4 * following.GAP_SECONDS, 2)]
     for _ in range(9):
         longest = search.pause(GAP.wanted)
-    assert longest == LONGEST_GAP_SECONDS
+    assert longest == following.LONGEST_GAP_SECONDS
     assert (search.pause(GAP.wanted + 1), search.vain_looks) == (0.0, 0)
-    assert search.pause(GAP.wanted) == GAP_SECONDS
+    assert search.pause(GAP.wanted) == following.GAP_SECONDS

@@ -2,24 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tests.store.chains import (
-    STREAM,
-    contents,
-    cut,
-    directory_of,
-    fill,
-    make_chain,
-    make_info,
-    make_store,
-    segment_of,
-    tokens_of,
-)
+from tests.store import chains
+from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
 from tests.store.dying import dies
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -28,7 +18,7 @@ from tokenmill.store.layout import segment_firsts
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 30)
-TOKENS = tokens_of(CHAIN, INFO)
+TOKENS = chains.tokens_of(CHAIN, INFO)
 CHANGING = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
 """Calls that change something on disk."""
 
@@ -63,16 +53,14 @@ def test_whole_segments_go_and_the_newest_stays(store: Store, below: int, first:
     assert open_partition(store.path, STREAM, 0).blocks == 30
 
 
-def test_retiring_waits_for_no_writer(store: Store) -> None:
+def test_retiring_waits_for_no_writer_and_goes_on_where_it_was(store: Store) -> None:
     with PartitionWriter.open(store, STREAM, 0), EraWriter.open(store, STREAM):
         assert retire(store.path, STREAM, 0, 8).first == 8
-
-
-def test_retiring_again_goes_on_from_there(store: Store) -> None:
-    retire(store.path, STREAM, 0, 8)
     assert retire(store.path, STREAM, 0, 4).segments == 0
     assert retire(store.path, STREAM, 0, 13).first == 12
     assert firsts(store) == [12, 16, 20]
+    with pytest.raises(StoreError, match="nothing of partition 7"):
+        retire(store.path, STREAM, 7, 4)
 
 
 def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path: Path) -> None:
@@ -92,7 +80,6 @@ def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path
 def test_killed_anywhere_it_is_finished_later(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healer: str
 ) -> None:
-    """Before each call that changes something: there is never a hole, and what is left goes by itself."""
     raised = 0
     for nth in range(1, 100):
         one = make_store(tmp_path / str(nth), INFO)
@@ -116,19 +103,12 @@ def test_killed_anywhere_it_is_finished_later(
 
 
 def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    def noting(name: str, call: Callable[..., object]) -> Callable[..., object]:
-        def wrapper(*args: object, **named: object) -> object:
-            calls.append(name)
-            return call(*args, **named)
-
-        return wrapper
-
+    calls = Mock()
     for name in ("fdatasync", "rename", "fsync", "unlink"):
-        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+        calls.attach_mock(Mock(wraps=getattr(os, name)), name)
+        monkeypatch.setattr(os, name, getattr(calls, name))
     retire(store.path, STREAM, 0, 4)
-    assert calls[:4] == ["fdatasync", "rename", "fsync", "unlink"]
+    assert [name for name, *_ in calls.mock_calls[:4]] == ["fdatasync", "rename", "fsync", "unlink"]
 
 
 def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:
@@ -148,19 +128,14 @@ def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:
 
 def test_a_damaged_segment_can_be_retired(store: Store) -> None:
     """As long as a manifest tells the hash with which the partition begins."""
-    for path in segment_of(store, 8).all:
+    for path in chains.segment_of(store, 8).all:
         path.unlink()
     assert retire(store.path, STREAM, 0, 12).first == 12
-    segment_of(store, 12).manifest.write_bytes(b"?")
-    segment_of(store, 16).manifest.write_bytes(b"?")
+    chains.segment_of(store, 12).manifest.write_bytes(b"?")
+    chains.segment_of(store, 16).manifest.write_bytes(b"?")
     with pytest.raises(DamagedError, match=r"12\.json|16\.json"):
         retire(store.path, STREAM, 0, 16)
     assert firsts(store) == [12, 16, 20]
-
-
-def test_what_is_not_there_cannot_be_retired(store: Store) -> None:
-    with pytest.raises(StoreError, match="nothing of partition 7"):
-        retire(store.path, STREAM, 7, 4)
 
 
 def test_an_empty_partition_may_begin_later(tmp_path: Path) -> None:

@@ -4,18 +4,21 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from tests.app.conftest import until
+from tests.app.segments.mirror.memory_kafka import mill_blocks
 from tests.conftest import TopicFactory
-from tests.mills import text
 from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_log import ControlLog, ignore_record, record_hash
@@ -23,7 +26,6 @@ from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
-from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.segments import following
 from tokenmill.app.segments import token_partition as module
 from tokenmill.app.segments.mirror import StreamFlow
@@ -32,11 +34,9 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.repair import repair_store
 from tokenmill.errors import DifferenceError, GapError, StrayError
-from tokenmill.reading import genesis_point
 from tokenmill.recipe import Genesis
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.sealing import scan
-from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 EPOCH = 7
@@ -53,9 +53,7 @@ class Appending:
         self.settings, self.settled = settings, settled
         self.store = Store.open_or_create(settings.store)
         self.store.add_stream(StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks), None)
-        chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
-        records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
-        self.messages = list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+        self.messages = mill_blocks(plan, recipe, 0, BLOCKS)
         self.starts: list[int] = []
         """Offsets from which it was let flow."""
         self.durable: list[int] = []
@@ -63,20 +61,12 @@ class Appending:
         self.failed: list[Exception] = []
         self.end_offset = 0
         """Where the topic ends, as it is known."""
-        self.partition = TokenPartition(
-            TopicPartition(stream.tokens_topic, 0),
-            SegmentContext(
-                settings=settings,
-                store=self.store,
-                stream=stream.name,
-                recipe=recipe,
-                ignored=settled.control.ignored,
-                start_partition=self._start,
-                set_durable=lambda _tp, offset: self.durable.append(offset),
-                end_offset=lambda _tp: self.end_offset,
-                fail=self.failed.append,
-            ),
-        )
+        context = SegmentContext(
+            settings=settings, store=self.store, stream=stream.name, recipe=recipe, fail=self.failed.append,
+            ignored=settled.control.ignored, start_partition=self._start, end_offset=lambda _tp: self.end_offset,
+            set_durable=lambda _tp, offset: self.durable.append(offset),
+        )  # fmt: skip
+        self.partition = TokenPartition(TopicPartition(stream.tokens_topic, 0), context)
 
     async def _start(self, _tp: TopicPartition, offset: int) -> int:
         self.starts.append(offset)
@@ -100,9 +90,8 @@ class Appending:
         ((stream, recipe),) = plan.recipes.items()
         return cls(settings, plan, Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog()))
 
-    async def feed(self, low: int, high: int, messages: Sequence[Message] | None = None) -> None:
-        found = messages or self.messages
-        await self.bring([_record(offset, found[offset]) for offset in range(low, high)], high)
+    async def feed(self, low: int, high: int) -> None:
+        await self.bring_blocks(*range(low, high))
 
     async def bring(self, records: Sequence[Any], position: int) -> None:
         await self.partition.feed(FetchedBatch(self.partition.tp, records, position, EPOCH))
@@ -145,29 +134,16 @@ def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
 async def appending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appending]:
     made = Appending.without_broker(tmp_path)
 
-    @asynccontextmanager
-    async def consumer(_settings: object) -> AsyncIterator[object]:
-        yield object()
-
     async def offsets(_client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         return dict.fromkeys(partitions, (0, made.end_offset))
 
-    async def message_at(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr(module, "consumer", consumer)
+    monkeypatch.setattr(module, "consumer", lambda _settings: nullcontext())
     for reader in (module, following):
         monkeypatch.setattr(reader, "offsets", offsets)
-        monkeypatch.setattr(reader, "message_at", message_at)
+        monkeypatch.setattr(reader, "message_at", AsyncMock(return_value=None))
     await made.partition.resume()
     yield made
     await made.end()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0.01)
 
 
 async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,9 +174,8 @@ async def test_halt_commits_what_came_before_it_and_lets_go_of_the_directory(
 ) -> None:
     monkeypatch.setattr(module, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 1)
-    messages = [*appending.messages]
-    messages[3] = replace(messages[3], before=bytes(16))
-    await appending.feed(1, BLOCKS, messages)
+    appending.messages[3] = replace(appending.messages[3], before=bytes(16))
+    await appending.feed(1, BLOCKS)
     await appending.partition.closed()
     assert appending.partition.halted
     assert (appending.partition.status()["block"], appending.stored, appending.commits) == (3, 3, [1, 3])
@@ -271,8 +246,7 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
     assert heir.progress().state == "waiting"
     assert not store.exists()
     store.with_name("away").rename(store)
-    async with asyncio.timeout(30):
-        await resuming
+    await resuming
     assert heir.status() == {"block": 2, **dict.fromkeys(("halted", "halted_by", "waiting", "waiting_by", "still"))}
     heir.stop()
 
@@ -334,58 +308,48 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     assert not partition.may_go_on()
 
 
-class Sleepless:
-    """Stands for `asyncio`, but for its sleep, which is noted and over at once."""
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the waits of partitions between looks, each of which is over at once."""
+    found: list[float] = []
 
-    def __init__(self) -> None:
-        self.slept: list[float] = []
+    async def sleep(seconds: float) -> None:
+        if seconds >= following.GAP_SECONDS:  # no wait between commits
+            found.append(seconds)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    async def sleep(self, seconds: float) -> None:
-        """Note it, but for the waits between commits."""
-        if seconds >= following.GAP_SECONDS:
-            self.slept.append(seconds)
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    return found
 
 
-async def test_the_wait_between_vain_looks_grows_up_to_a_minute(
-    appending: Appending, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Sleepless()
-    monkeypatch.setattr(module, "asyncio", clock)
+async def test_the_wait_between_vain_looks_grows_up_to_a_minute(appending: Appending, slept: list[float]) -> None:
     appending.end_offset = 3
     for _ in range(8):
         await appending.bring_blocks(2)
-    assert clock.slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert appending.starts == [0] * 9
     assert appending.partition.progress().state == "waiting"
     assert "block 0" in str(appending.partition.waiting)
     vain = appending.partition.vain_looks
     await appending.bring_blocks(2, 0, position=3)  # the missing one comes above what follows it
-    assert (appending.partition.vain_looks, clock.slept[8:]) == (0, [])
+    assert (appending.partition.vain_looks, slept[8:]) == (0, [])
     assert vain == 7  # the first one began where the search had led, not at the partition's first offset
     await appending.bring_blocks(1, 2)
     assert (appending.partition.waiting, appending.partition.progress().state) == (None, "running")
     appending.end_offset = 6
     await appending.bring_blocks(5)
-    assert clock.slept[8:] == [2.0]
+    assert slept[8:] == [2.0]
 
 
-async def test_a_gap_is_looked_for_only_when_all_was_read(
-    appending: Appending, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gap_is_looked_for_only_when_all_was_read(appending: Appending, slept: list[float]) -> None:
     """The missing block may come above what follows it."""
-    clock = Sleepless()
-    monkeypatch.setattr(module, "asyncio", clock)
     appending.end_offset = 6
     await appending.bring_blocks(2)
     await appending.bring_blocks(4, position=5)
-    assert (clock.slept, appending.starts) == ([], [0])
+    assert (slept, appending.starts) == ([], [0])
     await appending.bring_blocks(0, 1, position=5)
     assert appending.starts == [0]
     await appending.bring_blocks(5, position=6)
-    assert (clock.slept, appending.starts) == ([], [0, 0])  # it found some, so it looks again at once
+    assert (slept, appending.starts) == ([], [0, 0])  # it found some, so it looks again at once
 
 
 async def test_a_commit_that_fails_later_is_not_swallowed(
@@ -398,11 +362,7 @@ async def test_a_commit_that_fails_later_is_not_swallowed(
     assert appending.partition._appender is not None
     writer = appending.partition._appender.writer
     error = RuntimeError("a bug")
-
-    def broken() -> None:
-        raise error
-
-    monkeypatch.setattr(writer, "commit", broken)
+    monkeypatch.setattr(writer, "commit", Mock(side_effect=error))
     monkeypatch.setattr(module, "COMMIT_SECONDS", 0.05)
     await appending.bring_blocks(1)
     await until(lambda: appending.failed)

@@ -15,17 +15,14 @@ from aiokafka import ConsumerRecord, TopicPartition
 from tests.mills import text
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
-from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
 from tokenmill.app.settings import Settings
 from tokenmill.eras import ERA_KEY, EraLog, close_era
 from tokenmill.reading import Extent, genesis_point
-from tokenmill.recipe import GENESIS_KEY, Genesis
+from tokenmill.recipe import GENESIS_KEY, Genesis, Recipe
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
-
-MODULES = ("segments.mirror", "segments.token_partition", "kafka.clients")
-"""Of the app, those that open a consumer by themselves."""
 
 
 class MemoryKafka:
@@ -55,7 +52,8 @@ class MemoryKafka:
             self.clients.remove(client)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in MODULES:
+        """Let all that opens a consumer by itself get one of these."""
+        for module in ("segments.mirror", "segments.token_partition", "kafka.clients"):
             monkeypatch.setattr(f"tokenmill.app.{module}.consumer", self.consumer)
 
 
@@ -139,6 +137,16 @@ class MemoryClient:
         return {tp: records} if records else {}
 
 
+def mill_blocks(plan: RawTopicPlan, recipe: Recipe, partition: int, count: int) -> list[Message]:
+    """Return the first blocks of a chain, each in a message of its own."""
+    start = genesis_point(partition, genesis_hash(recipe.fingerprint, partition))
+    records = [text(n, "x" * recipe.block_tokens) for n in range(count + 1)]
+    milled = PartitionMill(plan.stages, [ChainMill(recipe, start, message_bytes=1)]).feed(records)
+    blocks = list(milled.messages[recipe.split])[:count]
+    assert len(blocks) == count
+    return blocks
+
+
 class MemoryStream:
     """A settled stream with blocks and eras in memory; each message is one block."""
 
@@ -149,6 +157,7 @@ class MemoryStream:
         recipe = plan.recipes[stream]
         genesis = Genesis(stream.name, recipe, (0,) * len(blocks), settings.segment_blocks)
         self.kafka, self.settings, self.stream, self.recipe = kafka, settings, stream, recipe
+        self.name, self.control = stream.name, TopicPartition(stream.control_topic, 0)
         self.settled = Settled(stream, genesis, ControlLog(stream.name, genesis))
         kafka.append(stream.control_topic, 0, genesis.pack(), key=GENESIS_KEY)
         self._eras = EraLog(recipe.fingerprint)
@@ -156,13 +165,7 @@ class MemoryStream:
         self.messages: list[list[Message]] = []
         for partition, count in enumerate(blocks):
             kafka.logs[TopicPartition(stream.tokens_topic, partition)] = []
-            chain = ChainMill(
-                recipe, genesis_point(partition, genesis_hash(recipe.fingerprint, partition)), message_bytes=1
-            )
-            records = [text(n, "x" * recipe.block_tokens) for n in range(count + 1)]
-            milled = PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split]
-            self.messages.append(list(milled)[:count])
-            assert len(self.messages[-1]) == count
+            self.messages.append(mill_blocks(plan, recipe, partition, count))
 
     def send(self, partition: int, stop: int, first: int | None = None) -> None:
         """Write blocks up to ``stop``, from where the last call ended unless ``first`` says otherwise."""

@@ -1,26 +1,34 @@
-"""A mirror's store is the stream's, byte for byte: killed, late, copied, in a store that is damaged or another's."""
+"""A mirror's store is the stream's, byte for byte, whatever befalls either; and what it keeps for runs that go on."""
 
+import asyncio
 import json
 import os
 import shutil
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from structlog.testing import capture_logs
 
+from tests.app.commands import Told, invoke
+from tests.app.conftest import until
 from tests.conftest import topics_on
+from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
 from tests.mirrors import Mirroring, equal_files, mirror_once
 from tests.scraping import free_port, scrape
 from tests.service import Raw, Service, send, service_settings, stored_blocks
-from tokenmill.app.cli import create_cli
+from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.segments import mirror
+from tokenmill.app.segments.mirror import CheckpointKeeper
 from tokenmill.app.settings import Settings
 from tokenmill.consumers import Batches
 from tokenmill.errors import DamagedError, FingerprintError, InputError, LockedError, StoreError
 from tokenmill.store import Store, StoreLock, open_eras, open_partition
 from tokenmill.store.layout import partition_directory
+from tokenmill.store.store import StreamInfo
 
 PARTITIONS = 2
 
@@ -88,7 +96,6 @@ def stored(store: Path, stream: str) -> int:
 
 @pytest.mark.slow
 def test_all_stores_are_equal(scene: Scene) -> None:
-    """Segment worker, a mirror that was killed, and one that came later: every file that is not a store's own."""
     wanted = equal_files(scene.settings.store, scene.stream)
     assert {Path(name).suffix for name in wanted} == {".bin", ".docs", ".json", ".idx", ".index", ".jsonl"}
     assert sum(name.endswith(".idx") for name in wanted) >= 4
@@ -99,7 +106,6 @@ def test_all_stores_are_equal(scene: Scene) -> None:
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
-    """A copy of sealed segments by any means, without commit logs and the open ones; the rest comes from the topic."""
     copy = scene.directory / "copy"
     for manifest in scene.mirrors[0].glob("*/*/0*.json"):
         if int(manifest.stem) < 32:
@@ -164,14 +170,6 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     places = [partition_directory(store, scene.stream, number) for number in range(PARTITIONS)]
     newest = [max(int(file.stem) for file in place.glob("0*.json")) for place in places]  # sealed: this one stays
     assert firsts == [min(part.first - part.first % size, last) for part, last in zip(needed, newest, strict=True)]
-    by_hand = scene.directory / "kept by hand"
-    shutil.copytree(scene.mirrors[0], by_hand)
-    runner = CliRunner()
-    told = runner.invoke(
-        create_cli("retire"), ["retire", scene.stream, "--store", str(by_hand), "--keep-from", str(file)]
-    )
-    assert told.exit_code == 0, told.output
-    assert [open_partition(by_hand, scene.stream, number).first_block for number in range(PARTITIONS)] == firsts
     going_on = batches(store)
     going_on.load_state_dict(json.loads(file.read_text()))
     assert [batch.x.tolist() for batch in going_on] == every[made:]
@@ -202,3 +200,188 @@ def test_a_store_of_another_stream_of_that_name_is_refused(scene: Scene) -> None
     (store / scene.stream / "stream.json").write_text(text + "\n")
     code, said = mirror_once(scene.settings, store)
     assert (code, "use another store" in said) == (FingerprintError.exit_code, True), said
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store with five eras, sealed far beyond these."""
+    store = era_store(tmp_path / "store")
+    for partition, stop in ((0, 40), (1, 32), (2, 24)):
+        fill(store, make_info(), CHAINS[partition], [stop], partition=partition)
+    return store
+
+
+def state(store: Store, steps: int, file: str = "state.json", **changes: Any) -> Path:
+    path = store.path.parent / file
+    path.write_text(json.dumps(open_batches(store).skip(steps).state_dict() | changes))
+    return path
+
+
+def firsts(store: Store) -> list[int]:
+    return [open_partition(store.path, STREAM, number).first_block for number in range(3)]
+
+
+def needed(store: Store, samples: int) -> list[int]:
+    """Return with which block partitions begin, of whose era the sample is, as the eras of `scenes` have them."""
+    passed, found = 0, ERAS[0]
+    for era in ERAS[:-1]:
+        if samples < passed + era.blocks:
+            found = era
+            break
+        passed += era.blocks
+    ranges = [part.first for part in found.ranges] + [0] * 3
+    return [first - first % 4 for first in ranges[:3]]
+
+
+@pytest.mark.parametrize("steps", [0, 3, 6, 8, 12, 15, 19])
+def test_what_lies_before_the_era_of_the_next_sample_goes(store: Store, steps: int) -> None:
+    keeper = CheckpointKeeper(store.path, [state(store, steps)])
+    with capture_logs() as logs:
+        keeper.look()
+        assert firsts(store) == needed(store, 2 * steps)
+        keeper.look()
+    retired = [entry for entry in logs if entry["event"] == "segments retired"]
+    assert sum(entry["segments"] for entry in retired) == sum(firsts(store)) // 4
+    places = {(entry["partition"], entry["first"]) for entry in retired}
+    assert places == {(number, first) for number, first in enumerate(firsts(store)) if first}
+
+
+def test_what_any_of_the_states_needs_stays(store: Store) -> None:
+    late, early = state(store, 19, "late.json"), state(store, 6, "early.json")
+    for files in ([late, early], [early, late]):
+        CheckpointKeeper(store.path, files).look()
+        assert firsts(store) == needed(store, 12)
+    CheckpointKeeper(store.path, [late]).look()
+    assert firsts(store) == needed(store, 38)
+    assert firsts(store) != needed(store, 12)
+
+
+def test_while_a_file_is_missing_nothing_is_retired(store: Store, tmp_path: Path) -> None:
+    """A run that is about to write its first state may need everything. The command refuses to go on without it."""
+    late, missing = state(store, 19, "late.json"), tmp_path / "missing.json"
+    for files in ([late, missing], [missing, late], [missing]):
+        keeper = CheckpointKeeper(store.path, files)
+        with capture_logs() as logs:
+            keeper.look()
+            keeper.look()
+        (entry,) = logs
+        assert (entry["event"], entry["reason"]) == ("nothing is retired", f"{missing}: not there yet")
+        told = retire(store, *(part for file in files for part in ("--keep-from", file)))
+        assert told.code == InputError.exit_code
+        assert f"{missing} cannot be read as a state" in told.err
+        assert firsts(store) == [0, 0, 0]
+    state(store, 6, "missing.json")
+    CheckpointKeeper(store.path, [late, missing]).look()
+    assert firsts(store) == needed(store, 12)
+
+
+def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    keeper = CheckpointKeeper(store.path, [file])
+    with capture_logs() as logs:
+        keeper.look()
+        state(store, 0)
+        keeper.look()
+        file.unlink()
+        keeper.look()
+    assert [entry["event"] for entry in logs] == ["nothing is retired"] * 2
+
+
+def test_an_old_state_is_obeyed_with_a_warning(store: Store) -> None:
+    file = state(store, 6, content=None)
+    keeper = CheckpointKeeper(store.path, [file])
+    with capture_logs() as logs:
+        keeper.look()
+        state(store, 8, content=None)
+        keeper.look()
+    assert [entry["event"] for entry in logs].count("state without content") == 1
+    assert firsts(store) == needed(store, 16)
+    told = retire(store, "--keep-from", state(store, 19, content=None))
+    assert (told.code, "does not say over which content" in told.err) == (0, True)
+    assert firsts(store) == needed(store, 38)
+
+
+def test_streams_of_which_no_state_speaks_are_kept(store: Store) -> None:
+    store.add_stream(StreamInfo.from_values({**make_info().values, "stream": "other"}), None)
+    for source in (store.path / STREAM).glob("[012]/0*"):
+        target = store.path / "other" / source.relative_to(store.path / STREAM)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(source, target)
+    before = sorted((store.path / "other").rglob("*"))
+    CheckpointKeeper(store.path, [state(store, 19)]).look()
+    assert max(firsts(store)) > 0
+    assert sorted((store.path / "other").rglob("*")) == before
+
+
+def test_a_partition_that_no_era_has_met_is_kept(store: Store) -> None:
+    file = state(store, 4)  # in the era before partition 2 came
+    CheckpointKeeper(store.path, [file]).look()
+    retire(store, "--keep-from", file)
+    assert firsts(store) == needed(store, 8)
+    assert firsts(store)[2] == 0
+    assert open_partition(store.path, STREAM, 2).blocks == 24
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stream": "other"}, "'other', which is not in .*raw-text.train"),
+        ({"fingerprint": "00" * 16}, "fingerprint 0000"),
+    ],
+)
+def test_a_state_of_something_else_is_refused(store: Store, changes: dict[str, str], message: str) -> None:
+    files = [state(store, 19), state(store, 19, "other.json", **changes)]
+    with pytest.raises(InputError, match=message):
+        CheckpointKeeper(store.path, files).look()
+    assert firsts(store) == [0, 0, 0] or "stream" in changes
+
+
+async def test_a_mirror_looks_again_and_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "KEEP_LOOK_SECONDS", 0.001)
+    file = state(store, 0)
+    keeper = CheckpointKeeper(store.path, [file])
+    looks, real = 0, keeper.look
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            file.write_text("no state")
+        if looks == 6:
+            state(store, 19)
+        real()
+
+    monkeypatch.setattr(keeper, "look", look)
+    with capture_logs() as logs:
+        running = asyncio.create_task(keeper.run())
+        await until(lambda: looks >= 8, running)
+        running.cancel()
+        await asyncio.wait({running})
+    assert [entry["event"] for entry in logs].count("nothing is retired") == 1
+    assert firsts(store) == needed(store, 38)
+
+
+def retire(store: Store, *arguments: object) -> Told:
+    return invoke("retire", STREAM, "--store", store.path, *arguments)
+
+
+def test_retire_keeps_what_any_limit_keeps(store: Store) -> None:
+    late, early = state(store, 19, "late.json"), state(store, 6, "early.json")
+    assert retire(store, "--keep-from", late, "--keep-from", early).code == 0
+    assert firsts(store) == needed(store, 12)
+    assert retire(store, "--keep-from", late, "--below", "12").code == 0
+    assert firsts(store) == [min(12, first) for first in needed(store, 38)]
+    assert retire(store, "--keep-from", late, "--keep", "24").code == 0
+    assert firsts(store)[0] == min(16, needed(store, 38)[0])
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_state_over_other_content_frees_nothing(store: Store, tmp_path: Path, kept: int) -> None:
+    other = era_store(tmp_path / "other", other_eras(kept), other_chains(kept))
+    file = state(other, 19)
+    with pytest.raises(InputError, match=r"state: era 4 hash \w+; store: era 4 hash"):
+        CheckpointKeeper(store.path, [file]).look()
+    told = retire(store, "--keep-from", file)
+    assert told.code == InputError.exit_code
+    assert "state: era 4 hash" in told.err
+    assert firsts(store) == [0, 0, 0]

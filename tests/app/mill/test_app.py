@@ -1,30 +1,64 @@
-"""What changes while a topic is milled: it is made compacted by mistake, or records are skipped."""
+"""A mill around its partitions: its preparation, its topics as people change them, and its inquiries."""
 
+import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+from unittest.mock import AsyncMock
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+import numpy as np
+import pytest
+from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.broken import ENTRY, VARIABLE
 from tests.conftest import TopicFactory
+from tests.faults.configuring import configure
 from tests.mills import RECIPE
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka.control_log import ControlLog, skip_record, skip_request_record
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill import app as module
+from tokenmill.app.mill import inquiry
+from tokenmill.app.mill.app import Mill
+from tokenmill.app.mill.inquiry import AskedShare, DomainLogs, Inquiry, VerdictFeed
 from tokenmill.app.mill.topic_changes import LOOK_SECONDS, SkipList, has_passed
+from tokenmill.app.sequencer.domain_messages import Remembered, SignedRange
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.worker.ending import RESUME_CODE
+from tokenmill.errors import SettingsError
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import NO_RECORD, Cursor
 
+
+async def test_a_mill_beats_while_filters_are_compiled_or_a_tokenizer_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The event loop turns: a supervisor would take a silent worker for one that hangs, and kill it again and again."""
+
+    def plan_topic(*_: Any) -> NoReturn:
+        time.sleep(0.5)
+        raise SettingsError("that is all")
+
+    monkeypatch.setattr(module, "plan_topic", plan_topic)
+    monkeypatch.setattr(module, "settled_recipe", AsyncMock(return_value=None))
+    app: Any = SimpleNamespace(conf=SimpleNamespace(id="group"), know=None)
+    preparing = asyncio.create_task(Mill(Settings(), app)._prepare())
+    turns = 0
+    while not preparing.done():
+        await asyncio.sleep(0.025)
+        turns += 1
+    assert turns > 5
+    with pytest.raises(SettingsError, match="that is all"):
+        await preparing
+
+
 CURSORS = st.builds(
     lambda offset, taken, begun: Cursor(offset, taken, 0, offset if taken or begun else offset - 1),
-    st.integers(0, 9),
-    st.integers(0, 1),
-    st.booleans(),
+    *(st.integers(0, 9), st.integers(0, 1), st.booleans()),
 )
 """Some are in the middle of a record: it gave tokens, or made a block leave."""
 
@@ -62,18 +96,6 @@ def test_what_stands_on_one_streams_list_only_is_still_wanted() -> None:
 DOCUMENTS = [Raw(b"document %d " % number * 9, key=b"%d" % number) for number in range(40)]
 
 
-def set_policy(broker: Broker, topic: str, policy: str) -> None:
-    async def run() -> None:
-        client = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        await client.start()
-        try:
-            await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"cleanup.policy": policy})])
-        finally:
-            await client.close()
-
-    in_own_loop(run)
-
-
 def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -87,7 +109,7 @@ def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
             send(settings, DOCUMENTS, name)
         service.wait_until_complete()
 
-        set_policy(broker, mistaken, "compact")
+        configure(settings, mistaken, "cleanup.policy", "compact")
         service.wait_until(lambda: bool(mill.partitions.get(f"{mistaken}/0", {}).get("halted")))
         assert "set cleanup.policy=delete" in mill.partitions[f"{mistaken}/0"]["halted"]
         assert '"event": "partition halted"' in mill.log
@@ -98,8 +120,32 @@ def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
         assert mill.partitions[f"{mistaken}/0"]["position"] == stood == len(DOCUMENTS)
         assert mill.partitions[f"{other}/0"]["halted"] is None
 
-        set_policy(broker, mistaken, "delete")
+        configure(settings, mistaken, "cleanup.policy", "delete")
         assert service.wait_until_ended(mill) == RESUME_CODE
         service.tend()
         service.wait_until_complete()
     assert LOOK_SECONDS < 60
+
+
+async def test_who_gives_up_a_partition_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquiry, "AGAIN_SECONDS", 0.05)
+    settings = Settings(raw_topics=("raw",), dedup="exact")
+    (domain,) = settings.domains()
+    sent, again = list[object](), asyncio.Event()
+
+    async def send(*message: object) -> int:
+        sent.append(message)
+        if len(sent) > 2:
+            again.set()
+        return len(sent)
+
+    logs = DomainLogs(domain=domain, send=send, feed=VerdictFeed(settings))
+    inquired, nothing = Inquiry(TopicPartition("raw", 0), logs, {}, lambda _: None), np.zeros((1, 1), np.uint64)
+    share: Any = SignedRange((0, 0), 0, 1, Remembered(0, 0), np.zeros(1, np.int64), nothing)
+    await inquired.ask(AskedShare(share, share, [share], 1))
+    waits = asyncio.create_task(inquired.next())
+    await again.wait()
+    inquired.stop()
+    waits.cancel()
+    await asyncio.wait([waits], timeout=1)
+    assert waits.cancelled()
