@@ -31,15 +31,18 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
 
     def command(answer: str | None, *arguments: str) -> tuple[int, str]:
         said = io.StringIO() if answer is None else Terminal()
-        monkeypatch.setattr(sys, "stdin", io.StringIO("") if answer is None else Terminal(answer))
-        monkeypatch.setattr(sys, "stdout", said)
-        monkeypatch.setattr(sys, "stderr", said)
+        typed = io.StringIO("") if answer is None else Terminal(answer)
+        for name, stream in (("stdin", typed), ("stdout", said), ("stderr", said)):
+            monkeypatch.setattr(sys, name, stream)
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         code = ended.value.code
         return code if isinstance(code, int) else 0, said.getvalue()
 
     return command
+
+
+Command = tuple[str, ...]
 
 
 @pytest.fixture
@@ -50,67 +53,65 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
+@pytest.fixture
+def retire(store: Store) -> Command:
+    return ("retire", STREAM, "--below", "8", "--store", str(store.path))
+
+
+@pytest.fixture
+def close(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Command:
+    settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
+    settled(settings)
+    (stream,) = settings.streams()
+    return ("close", stream.name, "--bootstrap-servers", broker.bootstrap_servers)
+
+
 def first(store: Store) -> int:
     return open_partition(store.path, STREAM, 0).first_block
 
 
-def test_retire_asks_on_a_terminal(store: Store, run: Run) -> None:
-    command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
+def test_retire_asks_on_a_terminal(store: Store, retire: Command, run: Run) -> None:
+    asked = f"this frees 2 segments, 2.8 kB, of {STREAM} in {store.path}. It cannot be undone"
     before = contents(store)
     for answer in ("n\n", "\n", ""):
-        code, said = run(answer, *command)
-        assert code == 1
-        assert f"this frees 2 segments, 2.8 kB, of {STREAM} in {store.path}. It cannot be undone" in " ".join(
-            said.split()
-        )
-        assert contents(store) == before
-    code, said = run("y\n", *command)
+        code, said = run(answer, *retire)
+        assert (code, asked in " ".join(said.split()), contents(store) == before) == (1, True, True)
+    code, said = run("y\n", *retire)
     assert (code, first(store)) == (0, 8)
-    code, said = run("n\n", *command)
+    code, said = run("n\n", *retire)
     assert (code, "cannot be undone" in said, "nothing to free" in said) == (0, False, True)
 
 
 @pytest.mark.parametrize(("answer", "more"), [(None, ()), ("n\n", ("--yes",)), (None, ("--yes",))])
 def test_retire_asks_nobody_who_said_yes_or_is_not_there(
-    store: Store, run: Run, answer: str | None, more: tuple[str, ...]
+    store: Store, retire: Command, run: Run, answer: str | None, more: tuple[str, ...]
 ) -> None:
-    code, said = run(answer, "retire", STREAM, "--below", "8", "--store", str(store.path), *more)
+    code, said = run(answer, *retire, *more)
     assert (code, first(store), "Go on?" in said) == (0, 8, False)
 
 
 @pytest.mark.parametrize("answer", [None, "y\n"])
-def test_a_retirement_can_be_tried(store: Store, run: Run, answer: str | None) -> None:
+def test_a_retirement_can_be_tried(store: Store, retire: Command, run: Run, answer: str | None) -> None:
     before = contents(store)
-    command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
-    code, dry = run(answer, *command, "--dry-run")
+    code, dry = run(answer, *retire, "--dry-run")
     assert (code, contents(store) == before, "Go on?" in dry) == (0, True, False)
     assert dry.endswith("/0: would begin with block 8 (now: 0); 2 segments, 2.8 kB would be freed, nothing was\n")
-    assert run(None, *command)[1].endswith("/0: begins with block 8 now (before: 0); 2 segments, 2.8 kB freed\n")
+    assert run(None, *retire)[1].endswith("/0: begins with block 8 now (before: 0); 2 segments, 2.8 kB freed\n")
 
 
-def test_close_asks_on_a_terminal(broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run) -> None:
-    settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
-    settled(settings)
-    (stream,) = settings.streams()
-    command = ("close", stream.name, "--bootstrap-servers", broker.bootstrap_servers)
-    code, said = run("n\n", *command)
+def test_close_asks_on_a_terminal(close: Command, run: Run) -> None:
+    code, said = run("n\n", *close)
     assert (code, "cannot be undone" in " ".join(said.split())) == (1, True)
-    code, said = run(None, *command, "--dry-run")
-    assert (code, f"{stream.name} has 0 eras, and 0 blocks in none; nothing was done" in said) == (0, True)
-    code, said = run("y\n", *command)
-    assert (code, f"{stream.name} is closed after 0 eras with 0 blocks" in said) == (0, True), said
-    code, said = run("n\n", *command)
+    code, said = run(None, *close, "--dry-run")
+    assert (code, f"{close[1]} has 0 eras, and 0 blocks in none; nothing was done" in said) == (0, True)
+    code, said = run("y\n", *close)
+    assert (code, f"{close[1]} is closed after 0 eras with 0 blocks" in said) == (0, True), said
+    code, said = run("n\n", *close)
     assert (code, "Go on?" in said) == (0, False)
-    assert "is closed already, after 0 eras" in run(None, *command, "--dry-run")[1]
+    assert "is closed already, after 0 eras" in run(None, *close, "--dry-run")[1]
 
 
 @pytest.mark.parametrize("answer", [None, "n\n"])
-def test_close_asks_nobody_who_said_yes_or_is_not_there(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run, answer: str | None
-) -> None:
-    settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
-    settled(settings)
-    (stream,) = settings.streams()
-    command = ["close", stream.name, "--bootstrap-servers", broker.bootstrap_servers]
-    code, said = run(answer, *command, *([] if answer is None else ["--yes"]))
+def test_close_asks_nobody_who_said_yes_or_is_not_there(close: Command, run: Run, answer: str | None) -> None:
+    code, said = run(answer, *close, *([] if answer is None else ["--yes"]))
     assert (code, "is closed after" in said, "Go on?" in said) == (0, True, False), said

@@ -7,31 +7,22 @@ from aiokafka import errors
 from structlog.testing import capture_logs
 
 from tests.outages import Hands
-from tokenmill.app.broker_contact import (
-    OF_AIOKAFKA,
-    QUIET_SECONDS,
-    REPEAT_SECONDS,
-    STILL_SECONDS,
-    OutageLog,
-    is_broken_connection,
-    is_unreached,
-    no_answer,
-)
+from tokenmill.app import broker_contact
+from tokenmill.app.broker_contact import OF_AIOKAFKA, OutageLog, is_broken_connection, is_unreached, no_answer
 from tokenmill.errors import BrokerError, TopicError
 
 
 def test_brokers_are_away_since_their_last_answer() -> None:
     hands = Hands()
     contact = hands.contact()
-    hands.turn(QUIET_SECONDS - 0.1)
+    hands.turn(broker_contact.QUIET_SECONDS - 0.1)
     found = [contact.away_since]
     contact.heard()
-    hands.turn(QUIET_SECONDS)
+    hands.turn(broker_contact.QUIET_SECONDS)
     found.append(contact.away_since)
     contact.heard()
-    found.append(contact.away_since)
-    assert found == [None, 1000 + QUIET_SECONDS - 0.1, None]
-    assert QUIET_SECONDS < 10
+    assert [*found, contact.away_since] == [None, 1000 + broker_contact.QUIET_SECONDS - 0.1, None]
+    assert broker_contact.QUIET_SECONDS < 10
 
 
 def test_silence_while_nobody_could_ask_is_no_outage() -> None:
@@ -80,11 +71,11 @@ def test_an_address_that_brokers_name_is_unreached_while_none_has_ever_answered_
     contact.answered("host:1")
     assert unreached() == "kafka:9092 (no such name)"
     assert no_answer("other:1", None, contact) == "no broker answers at other:1"
-    hands.turn(REPEAT_SECONDS)  # nobody goes there any more
+    hands.turn(broker_contact.REPEAT_SECONDS)  # nobody goes there any more
     assert unreached() is None
     contact.connects("kafka:9092")
     assert unreached() is None
-    hands.turn(STILL_SECONDS)
+    hands.turn(broker_contact.STILL_SECONDS)
     assert unreached() == "kafka:9092 (no answer in 3 s)"
     assert no_answer("host:1", 1000.0, contact).startswith("a broker answers at host:1, and names an address at which")
     contact.answered("kafka:9092")
@@ -97,17 +88,12 @@ def test_every_name_is_one_of_aiokafka() -> None:
     assert {name for name in OF_AIOKAFKA if not issubclass(getattr(errors, name, int), errors.KafkaError)} == set()
 
 
-def caused(error: Exception, cause: Exception) -> Exception:
-    error.__cause__ = cause
-    return error
-
-
 def test_what_connections_end_with_is_no_more_than_that() -> None:
+    caused = errors.KafkaError("NodeNotReadyError()")
+    caused.__cause__ = errors.NodeNotReadyError()
     unreached = [
         *(errors.KafkaConnectionError("x"), errors.KafkaTimeoutError(), errors.NodeNotReadyError),
-        errors.KafkaError("Unable to get cluster metadata over all known brokers"),
-        caused(errors.KafkaError("NodeNotReadyError()"), errors.NodeNotReadyError()),
-        BrokerError("no broker answers"),
+        *(errors.KafkaError("Unable to get cluster metadata over all known brokers"), caused, BrokerError("no answer")),
     ]
     sockets = [ConnectionRefusedError(), ConnectionResetError(), TimeoutError(), asyncio.IncompleteReadError(b"", 4)]
     assert [error for error in unreached if not is_unreached(error)] == []

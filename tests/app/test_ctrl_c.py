@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Final
@@ -45,33 +45,24 @@ class AtTerminal:
     def __init__(self, command: Sequence[str], directory: Path) -> None:
         self.mark, self.said = uuid.uuid4().hex, b""
         self._ours, its = pty.openpty()
+        environment = {**os.environ, MARK: self.mark, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env={**os.environ, MARK: self.mark, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"},
-            stdin=its,
-            stdout=its,
-            stderr=its,
-            start_new_session=True,
+            command, cwd=directory, env=environment, stdin=its, stdout=its, stderr=its, start_new_session=True
         )
         os.close(its)
         self._reader = Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        try:
+        with suppress(OSError):  # the other side is closed
             while piece := os.read(self._ours, 1 << 16):
                 self.said += piece
-        except OSError:  # the other side is closed
-            return
 
     def has_loaded(self, library: str) -> bool:
-        """Wait until the process has mapped a library, and return whether it has: a moment amid its imports."""
         maps = Path(f"/proc/{self.process.pid}/maps")
         return until(lambda: self.process.poll() is not None or library in maps.read_text(), SECONDS)
 
     def press_ctrl_c(self, times: int) -> None:
-        """Send the signal to the whole foreground group, as a terminal does."""
         for _ in range(times):
             os.killpg(self.process.pid, signal.SIGINT)
 
@@ -80,15 +71,6 @@ class AtTerminal:
         self.process.wait()
         self._reader.join()
         os.close(self._ours)
-
-
-@contextmanager
-def at_terminal(command: Sequence[str], directory: Path) -> Iterator[AtTerminal]:
-    running = AtTerminal(command, directory)
-    try:
-        yield running
-    finally:
-        running.close()
 
 
 @pytest.fixture
@@ -101,7 +83,7 @@ def words(texts: Path, broker: Broker, topic: TopicFactory) -> Mapping[str, str]
 @pytest.mark.cases(4)
 def test_ctrl_c_ends_a_command(command: str, moment: str, times: int, words: Mapping[str, str], tmp_path: Path) -> None:
     arguments = [words.get(part, part) for part in command.split()]
-    with at_terminal([sys.executable, "-m", "tokenmill.app.cli", *arguments], tmp_path) as running:
+    with closing(AtTerminal([sys.executable, "-m", "tokenmill.app.cli", *arguments], tmp_path)) as running:
         if moment == "imports":
             assert running.has_loaded("_pydantic_core")
         else:
@@ -124,8 +106,6 @@ class EventLoop:
         self.closed
 
 cli._version = lambda: EventLoop() and None
-sys.argv[1:] = ["version"]
-cli.main()
 """
 IN_A_FINALIZER = """
 import os, signal, sys, time
@@ -136,22 +116,13 @@ class Freed:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
 
-def work():
-    Freed()
-    time.sleep(60)
-
-cli._version = work
-sys.argv[1:] = ["version"]
-cli.main()
+cli._version = lambda: (Freed() and None, time.sleep(60))
 """
-
-
-CATCHING = """
-import sys
-sys.path.insert(0, ".")
+CATCHING = "import sys; sys.path.insert(0, '.')"
+RUN = """
 sys.argv[1:] = ["version"]
-from tokenmill.app.cli import main
-main()
+from tokenmill.app import cli
+cli.main()
 """
 CAUGHT: Final = {
     "an event loop that is half made": (HALF_MADE, ""),  # it looks at its attributes when it is freed
@@ -168,16 +139,15 @@ def test_ctrl_c_that_something_catches_ends_a_command_all_the_same(place: str, t
     if made_of_it:
         library = f"import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: {made_of_it}"
         (tmp_path / "typer.py").write_text(library)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False, timeout=SECONDS
-    )
+    command = [sys.executable, "-c", code + RUN]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=SECONDS)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 def test_ctrl_c_while_torch_loads_ends_a_lab(texts: Path, tmp_path: Path) -> None:
     """By the signal itself: nothing has begun that could be ended in order."""
     lab = Path(__file__).parents[2] / "examples/labs/characters.py"
-    with at_terminal([sys.executable, str(lab), str(texts)], tmp_path) as running:
+    with closing(AtTerminal([sys.executable, str(lab), str(texts)], tmp_path)) as running:
         assert running.has_loaded("libtorch")
         running.press_ctrl_c(1)
         assert running.process.wait(SECONDS) in {-signal.SIGINT, 130}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from tokenmill.app.cli import COMMANDS, create_cli
 from tokenmill.app.cli.options import FLAGS, FOLDED
+from tokenmill.app.settings import SECRETS, Settings
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -37,8 +38,9 @@ def flags(lines: list[str]) -> list[str]:
     return [found[1] for line in lines if (found := re.match(r"│ \*? *(--[a-z-]+)", line))]
 
 
-def test_every_command_is_tried() -> None:
+def test_every_command_and_setting_is_tried() -> None:
     assert {path[0] for path in ALL} == set(COMMANDS)
+    assert set(FLAGS) == set(Settings.model_fields) - {"topic"} - SECRETS
 
 
 def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() -> None:
@@ -51,15 +53,15 @@ def test_the_list_of_commands_that_are_not_loaded_is_that_of_those_that_are() ->
 
 
 def modules_after(code: str) -> set[str]:
-    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+    command = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["version"], ["--", "version"], ["produze"], []])
 @pytest.mark.cases(3)
 def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: list[str]) -> None:
     """Settings take half a second, all commands a second more; typer itself may load pydantic."""
-    code = f"from tokenmill.app.cli import _exit_code_of as run; import sys; run({arguments}); print(*sys.modules)"
-    loaded = modules_after(code)
+    loaded = modules_after(f"from tokenmill.app.cli import _exit_code_of as run; run({arguments})")
     assert "typer" in loaded
     heavy = {"tokenmill.app.settings", "numpy", "structlog", "asyncio", "aiokafka", "faust", "multiprocessing"}
     assert heavy & loaded == set()
@@ -67,11 +69,8 @@ def test_who_asks_what_there_is_waits_for_no_library_of_the_service(arguments: l
 
 def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settings_do_not_name() -> None:
     """It holds in memory what it loads, as many times as there are workers."""
-    code = (
-        "from tokenmill.app.cli import create_cli; import sys; create_cli('mill'); "
-        "import tokenmill.app.mill.app, tokenmill.app.worker.run; print(*sys.modules)"
-    )
-    loaded = modules_after(code)
+    imports = "import tokenmill.app.mill.app, tokenmill.app.worker.run"
+    loaded = modules_after(f"from tokenmill.app.cli import create_cli; create_cli('mill'); {imports}")
     assert "tokenmill.app.cli.workers" in loaded
     own = {f"tokenmill.{name}" for name in ("samples", "store", "app.segments", "app.supervisor", "app.cli.output")}
     texts = {"awkward", "gigatoken", "huggingface_hub", "numba", "spacy", "tokenizers"}
@@ -81,8 +80,7 @@ def test_a_worker_loads_nothing_of_other_commands_and_no_library_that_its_settin
 
 def test_a_process_that_packs_loads_no_settings_and_no_client_of_kafka() -> None:
     """What loads them is the command, once, and not each process that it starts."""
-    code = "import tokenmill.app.tools.pack.mill_processes, sys; print(*sys.modules)"
-    loaded = modules_after(code)
+    loaded = modules_after("import tokenmill.app.tools.pack.mill_processes")
     assert "tokenmill.app.tools.pack.packed_partition" in loaded
     heavy = {"tokenmill.app.settings", "tokenmill.app.tools.verify", "pydantic", "aiokafka", "awkward"}
     assert heavy & loaded == set()
@@ -117,9 +115,12 @@ def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -
     "path", [path for path in ALL if any(p.name == "help_all" for p in ALL[path].params)], ids=" ".join
 )
 @pytest.mark.slow
-@pytest.mark.cases(15)
+@pytest.mark.cases(20)
 def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
-    listed = set(flags(helped(*path, "--help-all")))
+    lines = helped(*path, "--help-all")
+    listed = set(flags(lines))
+    assert "--config" in listed
+    assert any("Examples" in line for line in lines)
     for name in FLAGS:
         assert f"--{name.replace('_', '-')}" in listed
 

@@ -11,8 +11,8 @@ from tests.outages import Hands
 from tokenmill.app.logs import LINES, HeldTrouble, RateLimit, set_up_logging
 
 
-def record_at(second: float, name: str = "aiokafka.conn") -> logging.LogRecord:
-    record = logging.LogRecord(name, logging.ERROR, __file__, 1, "lost %s", ("node",), None)
+def record_at(second: float, name: str = "aiokafka.conn", said: str = "lost %s", *parts: object) -> logging.LogRecord:
+    record = logging.LogRecord(name, logging.ERROR, __file__, 1, said, parts or ("node",), None)
     record.created = second
     return record
 
@@ -59,13 +59,8 @@ OUTAGE = (
 
 
 def lines_of(filter_: HeldTrouble, second: float) -> list[str]:
-    passed = []
-    for name, words, arguments in OUTAGE:
-        record = logging.LogRecord(name, logging.ERROR, __file__, 1, words, arguments, None)
-        record.created = second
-        if filter_.filter(record):
-            passed.append(record.getMessage())
-    return passed
+    records = [record_at(second, name, words, *arguments) for name, words, arguments in OUTAGE]
+    return [record.getMessage() for record in records if filter_.filter(record)]
 
 
 def test_an_outage_is_not_told_by_libraries() -> None:

@@ -1,7 +1,7 @@
 """Paths that cannot be used, a file for a folder, a folder for a file, or nothing: one line each, no traceback."""
 
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,31 +12,27 @@ from tokenmill.app.cli import main
 from tokenmill.errors import InputError
 
 NOWHERE = "127.0.0.1:1"
+WRONG = ("a file", "under a file", "no folder can be made there")
+
+pytestmark = pytest.mark.usefixtures("nothing_around")
 
 
-@pytest.fixture(autouse=True)
-def _empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-WRONG: dict[str, Callable[[Path], Path]] = {
-    "a file": lambda place: _file(place / "file"),
-    "under a file": lambda place: _file(place / "file") / "below",
-    "no folder can be made there": lambda _place: Path("/proc/here"),
-}
-
-
-def _file(path: Path) -> Path:
-    path.write_text("a file")
-    return path
+def given(kind: str) -> Path:
+    """Return a path at which, or above which, this lies."""
+    place = Path("given").absolute()
+    if kind == "a directory":
+        place.mkdir()
+    elif kind != "missing":
+        place.write_bytes({"bytes": bytes(range(256)), "empty": b""}.get(kind, b"a file"))
+    return {"under a file": place / "below", "no folder can be made there": Path("/proc/here")}.get(kind, place)
 
 
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize(
     "command", [("up", "--state"), ("demo", "--no-train", "--state"), ("broker", "start", "--directory")]
 )
-def test_a_state_that_is_no_directory_is_named(tmp_path: Path, kind: str, command: tuple[str, ...]) -> None:
-    place = WRONG[kind](tmp_path)
+def test_a_state_that_is_no_directory_is_named(kind: str, command: tuple[str, ...]) -> None:
+    place = given(kind)
     code, _, said = invoke(*command, place)
     assert code == InputError.exit_code
     assert said.startswith(f"tokenmill: {command[-1]} {place} ")
@@ -44,8 +40,8 @@ def test_a_state_that_is_no_directory_is_named(tmp_path: Path, kind: str, comman
 
 
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "no folder can be made there"])
-def test_an_output_that_cannot_be_written_is_named_before_the_work(tmp_path: Path, kind: str) -> None:
-    place = tmp_path if kind == "a directory" else WRONG[kind](tmp_path) / "tokenizer.json"
+def test_an_output_that_cannot_be_written_is_named_before_the_work(kind: str) -> None:
+    place = given(kind) / ("" if kind == "a directory" else "tokenizer.json")
     for command in (("train-tokenizer", "missing", "--output"), ("verify", "--bootstrap-servers", NOWHERE, "--since")):
         code, _, said = invoke(*command, place)
         assert code == InputError.exit_code
@@ -53,11 +49,10 @@ def test_an_output_that_cannot_be_written_is_named_before_the_work(tmp_path: Pat
         assert said.count("\n") == 1
 
 
-def test_an_output_stays_as_it_is_until_there_is_a_new_one(tmp_path: Path) -> None:
-    _file(tmp_path / "tokenizer.json")
+def test_an_output_stays_as_it_is_until_there_is_a_new_one() -> None:
+    Path("tokenizer.json").write_text("a file")
     assert invoke("train-tokenizer", "missing").code == InputError.exit_code
-    assert (tmp_path / "tokenizer.json").read_text() == "a file"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json"]
+    assert [(path.name, path.read_text()) for path in Path().iterdir()] == [("tokenizer.json", "a file")]
 
 
 STORE = {
@@ -70,16 +65,12 @@ STORE = {
 
 
 @pytest.mark.cases(12)
-@pytest.mark.parametrize("kind", [*WRONG, "missing", "empty"])
+@pytest.mark.parametrize("kind", [*WRONG, "missing", "a directory"])
 @pytest.mark.parametrize("command", STORE)
-def test_a_store_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
-    place = tmp_path / "store"
-    if kind in WRONG:
-        place = WRONG[kind](tmp_path)
-    elif kind == "empty":
-        place.mkdir()
+def test_a_store_that_is_none_is_named(kind: str, command: str) -> None:
     if command in {"mirror", "segment"} and kind not in WRONG:
         return  # they make one
+    place = given(kind)
     code, _, said = invoke(command, *STORE[command], "--store", place)
     assert 0 < code < 126
     assert said.startswith("tokenmill: "), said
@@ -103,18 +94,10 @@ FILES = {
 @pytest.mark.parametrize("kind", ["a directory", "under a file", "missing", "bytes", "empty"])
 @pytest.mark.parametrize("command", FILES)
 @pytest.mark.cases(8)
-def test_a_file_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -> None:
-    store = era_store(tmp_path / "store")
-    place = tmp_path / "given"
-    if kind == "a directory":
-        place.mkdir()
-    elif kind == "under a file":
-        place = _file(tmp_path / "file") / "below"
-    elif kind in {"bytes", "empty"}:
-        place.write_bytes(bytes(range(256)) if kind == "bytes" else b"")
-    settings = () if command == "config" else ("--store", str(store.path), "--bootstrap-servers", NOWHERE)
-    if command == "inspect":
-        settings = ()
+def test_a_file_that_is_none_is_named(kind: str, command: str) -> None:
+    store = ("--store", era_store(Path("store").absolute()).path, "--bootstrap-servers", NOWHERE)
+    place = given(kind)
+    settings = () if command in {"config", "inspect"} else store
     code, _, said = invoke(command, *FILES[command], place, *settings)
     if (command, kind) == ("config", "empty"):
         assert code == 0  # no settings are settings
@@ -127,10 +110,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, kind: str, command: str) -
 @pytest.mark.parametrize("name", ["", "a file that no place knew better"])
 def test_an_error_of_the_system_with_a_path_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """For all places that are still to come; one that names no path keeps its traceback."""
-
-    def fails(*_: object) -> None:
-        raise PermissionError(13, "Permission denied", *([name] if name else []))
-
+    fails = Mock(side_effect=PermissionError(13, "Permission denied", *filter(None, [name])))
     monkeypatch.setattr("tokenmill.app.cli.settings_and_topics.show_json", fails)
     if not name:
         with pytest.raises(PermissionError):

@@ -1,4 +1,4 @@
-"""Progress: how far, how fast, and how long it takes; and work that is interrupted."""
+"""Progress: how far, how fast, and how long it takes; work that is interrupted, and the pauses before it goes on."""
 
 import asyncio
 import io
@@ -6,16 +6,19 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from unittest.mock import AsyncMock, create_autospec
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.app.conftest import until
 from tests.outages import Hands
 from tokenmill.app.cli import output
 from tokenmill.app.cli.output import with_outage_messages
 from tokenmill.app.cli.reading_options import ProduceProgress, say_refusals
 from tokenmill.app.sources import Refused
-from tokenmill.app.tasks import STOPPING, until_interrupted
+from tokenmill.app.tasks import STOPPING, Backoff, until_interrupted
 from tokenmill.app.tools.produce.sending import Acknowledged, Summary
 
 
@@ -38,25 +41,20 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
 
 
 def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[int, int]] = []
-    told: list[str] = []
-
-    def show(_line: output.ProgressLine, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
-        shown.append((done, total))
-        told.append(plain())
-
-    monkeypatch.setattr(output.ProgressLine, "show", show)
+    shown = create_autospec(output.ProgressLine.show)
+    monkeypatch.setattr(output.ProgressLine, "show", shown)
     summary = Summary("raw", {0: Acknowledged(30, 300)}, before=20, limit=200, bytes_total=1000, bytes_read=10)
     with ProduceProgress() as report:
         report(summary)
+        said = shown.call_args.args[4]()
         summary.bytes_total = 0
         report(summary)
         summary.bytes_read, summary.bytes_total = 500, 1000
         report(summary)
         summary.partitions[0].documents = 180
         report(summary)
-    assert shown == [(50, 200), (50, 200), (100, 200), (200, 200)]
-    assert told[0].endswith(", 25% of the limit of 200")
+    assert [call.args[2:4] for call in shown.call_args_list] == [(50, 200), (50, 200), (100, 200), (200, 200)]
+    assert said.endswith(", 25% of the limit of 200")
 
 
 def test_nothing_is_said_of_what_nobody_knows(
@@ -118,11 +116,6 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - no event tells
-        await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize("number", STOPPING)
 @pytest.mark.usefixtures("hangup")
 def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
@@ -157,23 +150,36 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 def test_what_was_ignored_stays_ignored() -> None:
     """A terminal that closes does not end what `nohup` began."""
+
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+        return "done"
+
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-
-        async def work() -> str:
-            os.kill(os.getpid(), signal.SIGHUP)
-            await asyncio.sleep(0)
-            return "done"
-
         assert until_interrupted(work()) == ("done", None)
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_what_work_raises_is_raised() -> None:
-    async def fail(error: BaseException) -> None:
-        raise error
+@pytest.mark.parametrize("error", [ValueError("why"), asyncio.CancelledError()])
+def test_what_work_raises_is_raised(error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        until_interrupted(AsyncMock(side_effect=error)())
 
-    for error in (ValueError("why"), asyncio.CancelledError()):
-        with pytest.raises(type(error)):
-            until_interrupted(fail(error))
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_after_a_healthy_life() -> None:
+    backoff = Backoff(1.0, 10.0, 60.0)
+    assert [backoff.next(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
+    assert [backoff.next(60.0), backoff.next(0.5)] == [1, 2]
+
+
+@given(st.integers(0, 2000), st.integers(0, 20))
+def test_a_reset_makes_the_next_pause_the_first(before: int, after: int) -> None:
+    """However often it failed before, also after more failures than a float can count in powers of two."""
+    backoff = Backoff(1.0, 10.0)
+    for _ in range(before):
+        backoff.next(1e9)
+    backoff.reset()
+    assert [backoff.next() for _ in range(after)] == [min(2**number, 10.0) for number in range(after)]

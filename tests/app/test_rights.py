@@ -6,6 +6,7 @@ Each role does its work with its rows alone; what it has no row for is tried, an
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -85,31 +86,25 @@ def read(client: Client, topic: str) -> int | None:
     return None
 
 
-def delete(client: Client, topic: str) -> int | None:
-    return code(*client.admin.delete_topics([topic]).values())
-
-
-def delete_records(client: Client, topic: str) -> int | None:
-    return code(*client.admin.delete_records([TopicPartition(topic, 0, 0)]).values())
-
-
-def grow(client: Client, topic: str) -> int | None:
-    return code(*client.admin.create_partitions([NewPartitions(topic, 2)]).values())
-
-
 def configure(client: Client, topic: str) -> int | None:
     entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     return code(*client.admin.incremental_alter_configs([wanted]).values())
 
 
-ATTEMPTS: Final[Mapping[Callable[[Client, str], int | None], AclOperation]] = {
-    write: AclOperation.WRITE,
-    read: AclOperation.READ,
-    delete: AclOperation.DELETE,
-    delete_records: AclOperation.DELETE,
-    grow: AclOperation.ALTER,
-    configure: AclOperation.ALTER_CONFIGS,
+ATTEMPTS: Final[Mapping[str, tuple[AclOperation, Callable[[Client, str], int | None]]]] = {
+    "write": (AclOperation.WRITE, write),
+    "read": (AclOperation.READ, read),
+    "delete": (AclOperation.DELETE, lambda at, topic: code(*at.admin.delete_topics([topic]).values())),
+    "delete records": (
+        AclOperation.DELETE,
+        lambda at, topic: code(*at.admin.delete_records([TopicPartition(topic, 0, 0)]).values()),
+    ),
+    "grow": (
+        AclOperation.ALTER,
+        lambda at, topic: code(*at.admin.create_partitions([NewPartitions(topic, 2)]).values()),
+    ),
+    "configure": (AclOperation.ALTER_CONFIGS, configure),
 }
 """What anybody may try on a topic, and the operation that it needs."""
 
@@ -129,12 +124,11 @@ def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -
     rows = [right for right in table() if right.role == role]
 
     forbidden = [
-        (attempt, topic)
-        for attempt, operation in ATTEMPTS.items()
-        for topic in topics
+        (name, topic)
+        for (name, (operation, _)), topic in product(ATTEMPTS.items(), topics)
         if not any(right.operation == operation and right.covers(topic, raw, group) for right in rows)
     ]
-    found = {(attempt.__name__, topic): attempt(client, topic) for attempt, topic in forbidden}
+    found = {(name, topic): ATTEMPTS[name][1](client, topic) for name, topic in forbidden}
     for name in (group, f"{group}-store-1"):
         if not any(right.kind == ResourceType.GROUP and right.covers(name, raw, group) for right in rows):
             offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(raw, 0, 7)])
@@ -194,7 +188,13 @@ def test_each_role_needs_no_more_than_its_rows(
     assert in_own_loop(lambda: flush(as_role["producer"], raw)) == 1
     (tmp_path / "more.txt").write_text("another document")
     tokenmill("produce", "produce", raw, str(tmp_path / "more.txt"), "--flush")
-    run_service(as_role, everything, tmp_path)
+    with Service(as_role["mill"], tmp_path) as service:
+        service.mill()
+        service.settings = as_role["segment"]
+        service.segment()
+        service.settings = everything
+        service.wait_until_complete()
+        service.stop()
     with Mirroring(as_role["mirror"], tmp_path / "mirrored", "--once") as mirror:
         assert mirror.wait() == 0, mirror.log
 
@@ -235,14 +235,4 @@ def test_duplicates_are_judged_with_no_more_than_the_rows(secured: Secured, tmp_
         service.wait_until(lambda: signed_ends(everything, domain) == {(0, 0): 200})
         wanted = {chain: len(blocks) for chain, blocks in kept_blocks(everything, domain).items()}
         service.wait_until(lambda: stored_blocks(everything, wanted) == wanted)
-        service.stop()
-
-
-def run_service(as_role: Mapping[str, Settings], everything: Settings, directory: Path) -> None:
-    with Service(as_role["mill"], directory) as service:
-        service.mill()
-        service.settings = as_role["segment"]
-        service.segment()
-        service.settings = everything
-        service.wait_until_complete()
         service.stop()

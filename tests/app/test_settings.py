@@ -1,23 +1,52 @@
-"""Settings: precedence, spellings, tables of single topics, names of streams."""
+"""Settings: precedence, spellings, tables of single topics, names of streams, brokers, registries and secrets."""
 
+import json
+import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
+from tests.app.commands import invoke
+from tokenmill.app.local.local_state import LocalState
+from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, Stream, load_settings, load_with_origins
 from tokenmill.app.settings.values import as_variable, parse_names
 from tokenmill.errors import SettingsError
 
 pytestmark = pytest.mark.usefixtures("nothing_around")
 
+LOGIN: dict[str, Any] = {
+    "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "miller",
+    "sasl_password": "gr1st",
+}  # fmt: skip
+URL = "https://registry.example:8081"
+EXACT = {"name": "exact", "fold": True}
+REGISTRY: dict[str, Any] = {"schema_registry_url": URL, "schema_registry_username": "miller"}
+A_TABLE_IS_JSON = r'Expecting .*: in a flag or a variable a table is JSON, as \{"name"'
+STEPS = r"^setting steps = .*\(flag --steps\): "
 
-def refusal(flags: dict[str, object] | None = None, config: Path | None = None) -> str:
+
+def in_file(text: str) -> Settings:
+    """Load the settings of a file in the working directory."""
+    Path("tokenmill.toml").write_text(text)
+    return load_settings()
+
+
+def handed_on(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Return what a process loads that is started with these settings' environment."""
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    return load_settings()
+
+
+def refusal(**flags: object) -> str:
+    """Return the message with which flags are refused, or where there are none, the file and the environment."""
     with pytest.raises(SettingsError) as caught:
-        load_settings(flags, config)
+        load_settings(flags)
     return str(caught.value)
 
 
@@ -34,14 +63,10 @@ def test_flags_win_over_variables_over_file_over_defaults(tmp_path: Path, monkey
     assert origins["store"] == "default"
 
 
-def test_file_is_found_by_variable_and_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("tokenmill.toml").write_text("workers = 3")
-    other = tmp_path / "other.toml"
-    other.write_text("workers = 9")
-    assert load_settings().workers == 3
-    monkeypatch.setenv("TOKENMILL_CONFIG", str(other))
+def test_file_is_found_by_variable_and_in_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_file("workers = 3").workers == 3
+    Path("other.toml").write_text("workers = 9")
+    monkeypatch.setenv("TOKENMILL_CONFIG", "other.toml")
     assert load_settings().workers == 9
 
 
@@ -52,20 +77,11 @@ def test_constructor_reads_nothing_from_outside(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
-    settings = load_settings(
-        {
-            "raw_topics": "a, b",
-            "text_fields": '["te,xt"]',
-            "splits": "train=900, test=100",
-            "message_bytes": "1MiB",
-            "end_of_document": "50256",
-        }
-    )
-    assert settings.raw_topics == ("a", "b")
-    assert settings.text_fields == ("te,xt",)
+    written = {"raw_topics": "a, b", "text_fields": '["te,xt"]', "splits": "train=900, test=100"}
+    settings = load_settings({**written, "message_bytes": "1MiB", "end_of_document": "50256"})
+    assert (settings.raw_topics, settings.text_fields) == (("a", "b"), ("te,xt",))
     assert list(settings.splits.items()) == [("train", 900), ("test", 100)]
-    assert settings.message_bytes == 1 << 20
-    assert settings.end_of_document == 50256
+    assert (settings.message_bytes, settings.end_of_document) == (1 << 20, 50256)
 
 
 def test_splits_are_shares_and_the_rest_is_left_out_on_purpose() -> None:
@@ -77,10 +93,8 @@ def test_splits_are_shares_and_the_rest_is_left_out_on_purpose() -> None:
     assert [stream.name for stream in tenth.streams()] == ["raw-text.train"]
 
 
-def test_splits_of_a_file_replace_the_default_splits(tmp_path: Path) -> None:
-    file = tmp_path / "mill.toml"
-    file.write_text("[splits]\ntrain = 1000\n")
-    assert load_settings(config=file).splits == {"train": 1000}
+def test_splits_of_a_file_replace_the_default_splits() -> None:
+    assert in_file("[splits]\ntrain = 1000\n").splits == {"train": 1000}
 
 
 def test_start_is_one_moment_however_it_is_written() -> None:
@@ -89,23 +103,17 @@ def test_start_is_one_moment_however_it_is_written() -> None:
     assert {load_settings({"start": text}).start for text in written} == {"2026-01-31T12:00:00.000Z"}
     assert Settings(start=written[0]).start_milliseconds == 1_769_860_800_000
     assert Settings().start_milliseconds is None
-    assert "time zone" in refusal({"start": "2026-01-31T12:00:00"})
+    assert "time zone" in refusal(start="2026-01-31T12:00:00")
 
 
-def test_unknown_names_are_refused_with_the_nearest_and_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "mill.toml"
-    file.write_text("sequence_lenght = 3")
-    assert refusal(config=file) == (f"unknown setting sequence_lenght (file {file}) (did you mean sequence_length?)")
+def test_unknown_names_and_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := Path("tokenmill.toml")).write_text("sequence_lenght = 3")
+    assert refusal() == f"unknown setting sequence_lenght (file {file}) (did you mean sequence_length?)"
+    file.unlink()
+    monkeypatch.setenv("TOKENMILL_SEQUENCE_LENGTH", "many")
+    assert refusal().startswith("setting sequence_length = 'many' (variable TOKENMILL_SEQUENCE_LENGTH): ")
     monkeypatch.setenv("TOKENMILL_STOR", "x")
     assert refusal() == "unknown setting stor (variable TOKENMILL_STOR) (did you mean store?)"
-
-
-def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENMILL_SEQUENCE_LENGTH", "many")
-    message = refusal()
-    assert message.startswith("setting sequence_length = 'many' (variable TOKENMILL_SEQUENCE_LENGTH): ")
 
 
 @pytest.mark.parametrize(
@@ -138,32 +146,80 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),
         ({"topic": {"raw-text": {"workers": 3}}}, "holds for all topics"),
         ({"topic": {"raw-text": {"decode": "yaml"}}}, '[topic."raw-text"] setting decode'),
+        ({"steps": 3}, "steps are a list"),
+        ({"steps": "gophr"}, "(flag --steps): 'gophr' is no profile and no step (did you mean gopher?)"),
+        ({"sasl_password": "gr1st"}, "sasl_password is set and security_protocol is PLAINTEXT"),
+        ({**LOGIN, "sasl_mechanism": None}, "sasl_mechanism is not set: the login needs it"),
+        ({**LOGIN, "sasl_username": None}, "sasl_username is not set: the login needs it"),
+        ({**LOGIN, "sasl_password": None}, "no password is set: set sasl_password_file, or sasl_password"),
+        ({**LOGIN, "sasl_password_file": "file"}, "sasl_password and sasl_password_file are both set: remove one"),
+        (
+            {**LOGIN, "security_protocol": "SSL"},
+            "sasl_mechanism is set and security_protocol is SSL, which has no login",
+        ),
+        (
+            {**LOGIN, "security_protocol": "SASL_PLAINTEXT", "ssl_cafile": "ca.pem"},
+            "ssl_cafile is set and security_protocol is SASL_PLAINTEXT, without TLS: set SASL_SSL, or remove",
+        ),
+        (
+            {**LOGIN, "security_protocol": "SASL_PLAINTEXT", "ssl_check_hostname": "false"},
+            "ssl_check_hostname is set and security_protocol is SASL_PLAINTEXT, without TLS",
+        ),
+        (
+            {**LOGIN, "ssl_keyfile": "key.pem"},
+            "ssl_keyfile is set without the certificate that it belongs to: set ssl_certfile",
+        ),
+        ({**LOGIN, "ssl_keyfile_password": "x"}, "ssl_keyfile_password is set without the certificate"),
+        ({**LOGIN, "security_protocol": "sasl-ssl"}, "(did you mean SASL_SSL?)"),
+        ({**LOGIN, "sasl_mechanism": "SCRAM_SHA_256"}, "(did you mean SCRAM-SHA-256?)"),
+        (
+            {**LOGIN, "sasl_mechanism": "GSSAPI"},
+            "Input should be 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'OAUTHBEARER'",
+        ),
+        ({"schema_registry_username": "miller"}, "without a registry: set schema_registry_url"),
+        ({"schema_registry_url": "registry.example:8081"}, "is no address"),
+        ({"schema_registry_url": "ftp://registry.example"}, "is no address"),
+        ({"schema_registry_url": "https://"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:port"}, "is no address"),
+        ({"schema_registry_url": "https://registry example"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:65536"}, "is no address"),
+        ({"schema_registry_url": "https://registry.example:0"}, "is no address"),
+        ({"schema_registry_url": "https://miller:gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "HTTPS://:gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "https://gr1st@registry.example"}, "has a login"),
+        ({"schema_registry_url": "https://registry.example?api_key=gr1st"}, "has a login, a query"),
+        ({"schema_registry_url": "https://registry.example#token=gr1st"}, "has a login, a query or a fragment"),
+        (REGISTRY, "without a password"),
+        ({"schema_registry_url": URL, "schema_registry_password": "gr1st"}, "without a name"),
+        ({**REGISTRY, "schema_registry_password": "gr1st", "schema_registry_password_file": "a"}, "remove one"),
+        ({"schema_registry_url": "http://registry.example", "schema_registry_cafile": "a"}, "without TLS"),
+        ({"schema_registry_url": URL, "schema_registry_keyfile": "a"}, "without its certificate"),
     ],
 )
 def test_values_that_cannot_work_are_refused(flags: dict[str, object], part: str) -> None:
-    assert part in refusal(flags)
+    """What would fail later, mean two things, or have no effect. No password is shown."""
+    message = refusal(**flags)
+    assert part in message
+    assert "gr1st" not in message
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.toml"
-    broken.write_text("a = = 1")
-    assert str(tmp_path / "none.toml") in refusal(config=tmp_path / "none.toml")
-    assert str(broken) in refusal(config=broken)
+    (broken := tmp_path / "broken.toml").write_text("a = = 1")
+    for file in (tmp_path / "none.toml", broken):
+        with pytest.raises(SettingsError, match=str(file)):
+            load_settings(config=file)
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark() -> None:
     """As some editors write one."""
-    (file := tmp_path / "marked.toml").write_text("workers = 3", "utf-8-sig")
-    assert load_settings(config=file).workers == 3
+    assert in_file("\ufeffworkers = 3").workers == 3
 
 
-def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:
-    file = tmp_path / "mill.toml"
-    file.write_text(
+def test_table_of_a_topic_holds_for_that_topic_alone() -> None:
+    settings = in_file(
         'raw_topics = ["web", "code"]\nsequence_length = 512\n'
         '[topic.code]\ndecode = "json"\nmetadata_fields = ["lang"]\n'
     )
-    settings = load_settings(config=file)
     assert settings.for_topic("web").decode == "auto"
     code = settings.for_topic("code")
     assert (code.decode, code.metadata_fields, code.block_tokens) == ("json", ("lang",), 513)
@@ -197,59 +253,48 @@ def test_missing_tokenizer_is_named() -> None:
         Settings().require_tokenizer()
 
 
-def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(
-        raw_topics=("web", "code"),
-        splits={"train": 999, "validation": 1},
-        end_of_document=0,
-        metadata_fields=("a,b", "c"),
-        topic={"code": {"metadata_fields": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
-        steps=({"name": "regex", "regex_exp": '[a,é="]'},),
-        shards=1000,
-    )
+@pytest.mark.parametrize(
+    "values",
+    [
+        {
+            "raw_topics": ("web", "code"), "splits": {"train": 999, "validation": 1}, "end_of_document": 0,
+            "shards": 1000, "metadata_fields": ("a,b", "c"), "steps": ({"name": "regex", "regex_exp": '[a,é="]'},),
+            "topic": {"code": {"metadata_fields": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
+        },
+        {**LOGIN, "ssl_certfile": "a", "ssl_keyfile_password": " spaces,\nand lines ", "ssl_check_hostname": False},
+        {**LOGIN, "sasl_password": None, "sasl_password_file": "secret"},
+        {"schema_registry_url": "http://localhost:8081/apis/ccompat/v7"},
+        {**REGISTRY, "schema_registry_password": "gr1st"},
+        {**REGISTRY, **{f"schema_registry_{name}": name for name in ("password_file", "cafile", "certfile")}},
+    ],
+    ids=["of topics", "a login", "a password in a file", "a registry", "its login", "its files"],
+)  # fmt: skip
+def test_a_process_gets_what_its_parent_has(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords included, but for one in a file, which stays in the file; whatever a settings file says."""
+    settings = Settings.model_validate(values)
     Path("tokenmill.toml").write_text("workers = 7")
-    for name, value in settings.environment().items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == settings
-    assert as_variable(()) == ""
+    assert handed_on(settings, monkeypatch) == settings
+    assert "gr1st" not in repr(settings)
+    assert settings.sasl_password_file is None or settings.environment()["TOKENMILL_SASL_PASSWORD"] == ""
+    assert settings.at("127.0.0.1:1").schema_registry_url == settings.schema_registry_url
 
 
 @given(names=st.lists(st.text()))
 @example(names=["["])
 def test_names_survive_a_variable(names: list[str]) -> None:
     assert parse_names(as_variable(tuple(names))) == names
+    assert as_variable(()) == ""
 
 
-def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "mill.toml"
-    file.write_text('[[steps]]\nname = "sample"\nrate = 1\nseed = 0\n\n[[steps]]\nname = "length"\nmin_words = 5\n')
+def test_steps_are_tables_or_names_in_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ({"name": "sample", "rate": 1.0}, {"name": "length", "min_words": 5})
-    assert load_settings(config=file).steps == wanted
+    file = '[[steps]]\nname = "sample"\nrate = 1\nseed = 0\n\n[[steps]]\nname = "length"\nmin_words = 5\n'
+    assert in_file(file).steps == wanted
     monkeypatch.setenv("TOKENMILL_STEPS", '["sample", {"name": "length", "min_words": 5}]')
-    assert load_settings(config=file).steps == ({"name": "sample"}, wanted[1])
-    names = [step["name"] for step in load_settings({"steps": "sample, gopher"}, file).steps]
+    assert load_settings().steps == ({"name": "sample"}, wanted[1])
+    names = [step["name"] for step in load_settings({"steps": "sample, gopher"}).steps]
     assert names == ["sample", "gopher_repetition", "gopher_quality"]
-    assert load_settings({"steps": ""}, file).steps == ()
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ('[{"name": "length"', r"Expecting .* line 1 column 19 .*: it is a list of tables in JSON \(\[\{"),
-        ('{"name": "length"}', r"a list of tables stands in \[ \], as \[\{"),
-        ("[]gopher", "Extra data: line 1 column 3 .*: it is a list of tables in JSON"),
-        ("fineweb-2023", r"'fineweb-2023' is no profile and no step \(did you mean fineweb-2024\?\)"),
-    ],
-)
-def test_steps_that_are_miswritten_are_explained(written: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^setting steps = .*\(flag --steps\): {said}"):
-        load_settings({"steps": written})
-
-
-@pytest.mark.parametrize("name", ["dedup", "packing"])
-def test_a_table_in_a_flag_as_a_file_has_it_is_explained(name: str) -> None:
-    with pytest.raises(SettingsError, match=r'Expecting .*: in a flag or a variable a table is JSON, as \{"name"'):
-        load_settings({name: '{name = "near"}'})
+    assert load_settings({"steps": ""}).steps == ()
 
 
 def test_a_raw_topic_may_have_steps_of_its_own() -> None:
@@ -260,57 +305,40 @@ def test_a_raw_topic_may_have_steps_of_its_own() -> None:
     assert settings.for_topic("b").steps == ({"name": "length"},)
 
 
-def test_a_wrong_step_is_named_with_its_place(tmp_path: Path) -> None:
-    file = tmp_path / "mill.toml"
-    file.write_text('[[steps]]\nname = "sample"\nrate = "half"\n')
-    said = refusal(config=file)
-    assert said.startswith("setting steps = ")
-    assert f"(file {file})" in said
-    assert said.endswith("step 1 (sample): rate = 'half': it must be a number")
-    assert "(flag --steps): 'gophr' is no profile and no step (did you mean gopher?)" in refusal({"steps": "gophr"})
-    assert "steps are a list" in refusal({"steps": 3})
+def test_a_wrong_step_is_named_with_its_place() -> None:
+    Path("tokenmill.toml").write_text('[[steps]]\nname = "sample"\nrate = "half"\n')
+    assert re.fullmatch(
+        r"setting steps = .*\(file tokenmill.toml\).*step 1 \(sample\): rate = 'half': it must be a number", refusal()
+    )
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("name", "written", "expected"),
     [
-        ("concat", "concat"),
-        ("rows", "rows"),
-        ('{"name": "rows", "long": "truncate"}', "rows"),
-        ({"name": "rows", "short": "drop", "long": "split"}, {"name": "rows", "long": "split", "short": "drop"}),
-        ('{"name": "chunks", "chunk_tokens": 2048}', {"name": "chunks", "chunk_tokens": 2048}),
-        ({"name": "fit"}, "fit"),
-    ],
-)
-def test_a_packing_is_a_name_or_a_table(written: object, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings.model_validate({"packing": written})
-    assert settings.packing == expected
-    for name, value in settings.environment().items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == settings
-
-
-@pytest.mark.parametrize(
-    ("written", "expected", "in_the_recipe"),
-    [
-        ("none", "none", {}),
-        ("near", "near", {"name": "near", "version": 1}),
-        ('{"name": "near", "window": 10000000}', "near", {"name": "near", "version": 1}),
+        ("packing", "concat", "concat"),
+        ("packing", "rows", "rows"),
+        ("packing", '{"name": "rows", "long": "truncate"}', "rows"),
         (
-            {"name": "exact", "fold": True},
-            {"name": "exact", "fold": True},
-            {"name": "exact", "fold": True, "version": 1},
+            "packing",
+            {"name": "rows", "short": "drop", "long": "split"},
+            {"name": "rows", "long": "split", "short": "drop"},
         ),
+        ("packing", '{"name": "chunks", "chunk_tokens": 2048}', {"name": "chunks", "chunk_tokens": 2048}),
+        ("packing", {"name": "fit"}, "fit"),
+        ("dedup", "none", "none"),
+        ("dedup", "near", "near"),
+        ("dedup", '{"name": "near", "window": 10000000}', "near"),
+        ("dedup", EXACT, EXACT),
     ],
 )
-def test_duplicates_are_left_out_by_name_or_table(
-    written: object, expected: object, in_the_recipe: object, monkeypatch: pytest.MonkeyPatch
+def test_a_packing_and_a_way_with_duplicates_are_names_or_tables(
+    name: str, written: object, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings.model_validate({"dedup": written})
-    assert (settings.dedup, settings.dedup_table) == (expected, in_the_recipe)
-    for name, value in settings.environment().items():
-        monkeypatch.setenv(name, value)
-    assert load_settings() == settings
+    settings = Settings.model_validate({name: written})
+    assert getattr(settings, name) == expected
+    assert handed_on(settings, monkeypatch) == settings
+    recipes: dict[object, object] = {"none": {}, "near": {"name": "near", "version": 1}}
+    assert name != "dedup" or settings.dedup_table == recipes.get(str(expected), {**EXACT, "version": 1})
 
 
 @pytest.mark.parametrize(
@@ -333,19 +361,28 @@ def test_duplicates_are_left_out_by_name_or_table(
         ),
         ({"packing": "chunks", "sequence_length": 6000}, "no multiple of sequence_length = 6000, .*: set it to 6000"),
         ({"packing": {"name": "fit", "open_blocks": 0}}, "fit: open_blocks = 0: set it to 1 or more"),
+        ({"packing": '{name = "near"}'}, A_TABLE_IS_JSON),
+        ({"dedup": '{name = "near"}'}, A_TABLE_IS_JSON),
+        (
+            {"steps": '[{"name": "length"'},
+            STEPS + r"Expecting .* line 1 column 19 .*: it is a list of tables in JSON \(\[\{",
+        ),
+        ({"steps": '{"name": "length"}'}, STEPS + r"a list of tables stands in \[ \], as \[\{"),
+        ({"steps": "[]gopher"}, STEPS + r"Extra data: line 1 column 3 .*: it is a list of tables in JSON"),
+        (
+            {"steps": "fineweb-2023"},
+            STEPS + r"'fineweb-2023' is no profile and no step \(did you mean fineweb-2024\?\)",
+        ),
     ],
 )
-def test_a_packing_that_cannot_be_is_refused(values: dict[str, object], said: str) -> None:
+def test_a_table_or_a_name_that_cannot_be_is_refused(values: dict[str, object], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         load_settings(values)
 
 
-def test_the_packing_decides_what_a_block_has() -> None:
-    sizes = {
-        name: Settings.model_validate({"packing": name, "sequence_length": 512}).block_tokens
-        for name in ("concat", "fit", "rows", "chunks")
-    }
-    assert sizes == {"concat": 513, "fit": 513, "rows": 512, "chunks": 5121}
+@pytest.mark.parametrize(("packing", "tokens"), [("concat", 513), ("fit", 513), ("rows", 512), ("chunks", 5121)])
+def test_the_packing_decides_what_a_block_has(packing: str, tokens: int) -> None:
+    assert Settings(packing=packing, sequence_length=512).block_tokens == tokens
 
 
 @pytest.mark.parametrize("name", ["store", "ssl_cafile", "ssl_certfile"])
@@ -357,3 +394,87 @@ def test_a_path_may_be_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     assert getattr(load_settings(given), name) == tmp_path / "place"
     with pytest.raises(SettingsError, match=name):
         load_settings(given | {name: "~nobody-of-this-name/place"})
+
+
+def test_passwords_are_the_secrets() -> None:
+    """Found by their type, so that the next one is not forgotten."""
+    assert {"sasl_password", "ssl_keyfile_password", "schema_registry_password", "http_token"} == SECRETS
+    assert {name for name in Settings.model_fields if re.search("(password|_token)$", name)} == SECRETS
+
+
+def test_a_contradiction_says_where_both_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable and a file contradict each other more often than two lines of one file."""
+    Path("tokenmill.toml").write_text('security_protocol = "SSL"')
+    monkeypatch.setenv("TOKENMILL_SASL_USERNAME", "miller")
+    assert refusal().endswith(
+        "(sasl_username: variable TOKENMILL_SASL_USERNAME, security_protocol: file tokenmill.toml)"
+    )
+
+
+@pytest.mark.parametrize("value", ["sasl_password = 12345", "sasl_password = ['gr1st']"])
+def test_a_wrong_password_setting_is_named_and_not_shown(value: str) -> None:
+    Path("tokenmill.toml").write_text(value)
+    message = refusal()
+    assert message.startswith("setting sasl_password (file tokenmill.toml): ")
+    assert not re.search("gr1st|12345", message)
+
+
+def test_nothing_that_is_printed_holds_the_password() -> None:
+    settings = load_settings(LOGIN)
+    shown = (repr(settings), str(settings), settings.model_dump_json(), as_variable(settings.sasl_password))
+    assert not [text for text in shown if "gr1st" in text]
+    assert json.loads(settings.model_dump_json())["sasl_password"] == "*" * 10
+
+
+def test_saved_settings_hold_no_password_and_are_their_owners_alone(tmp_path: Path) -> None:
+    state = LocalState(tmp_path)
+    state.settings_file.write_text("an older one, which everyone could read")
+    state.settings_file.chmod(0o644)
+    state.save(Settings(**LOGIN))
+    assert "gr1st" not in state.settings_file.read_text()
+    assert state.settings_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_local_broker_is_spoken_to_in_plain_text() -> None:
+    settings = Settings(**LOGIN, ssl_cafile=Path("ca.pem"), workers=7).at("127.0.0.1:1234")
+    found = {name: getattr(settings, name) for name in ConnectionSettings.model_fields}
+    assert found == ConnectionSettings(bootstrap_servers="127.0.0.1:1234").model_dump()
+    assert settings.workers == 7
+
+
+@pytest.mark.parametrize("servers", ["", ",", "a:b", "a:0", "a:99999", "a:1;b:2", "a:1 b:2", "http://a:1"])
+def test_what_is_no_address_is_not_taken_for_brokers_that_do_not_answer(servers: str) -> None:
+    with pytest.raises(ValidationError, match=r"write (it|one) like kafka-1:9092"):
+        ConnectionSettings(bootstrap_servers=servers)
+
+
+SAME = ("a", "a:1,b_c:2", "::1", "[::1]:9092,[fe80::1%eth0]:1")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("kafka://a:9092, KAFKA://b:9092,c:9092", "a:9092,b:9092,c:9092"), *((f" {same} , ", same) for same in SAME)],
+)
+def test_addresses_are_taken_as_clients_of_kafka_take_them_with_a_scheme_or_without(written: str, read: str) -> None:
+    assert ConnectionSettings(bootstrap_servers=written).bootstrap_servers == read
+
+
+@pytest.mark.parametrize("scheme", ["HTTPS://", "Https://", " https://", "hTtPs://"])
+def test_an_address_has_one_spelling(scheme: str) -> None:
+    """It is read once: what decides on TLS, what connects and what logs say is the same."""
+    url = f"{scheme}Registry.Example:8081/apis/ccompat/v7/"
+    settings = load_settings({"schema_registry_url": url, "schema_registry_cafile": "a"})
+    assert settings.schema_registry_url == "https://registry.example:8081/apis/ccompat/v7"
+
+
+def test_registry_changes_no_fingerprint() -> None:
+    """It may move; no topic has one of its own."""
+    with pytest.raises(SettingsError, match="schema_registry_url holds for all topics"):
+        load_settings({"topic": {"raw-text": {"schema_registry_url": URL}}})
+    assert Settings(schema_registry_url=URL).for_topic("raw-text") == Settings().for_topic("raw-text")
+
+
+def test_produce_refuses_a_topic_of_framed_values() -> None:
+    """What it would send had no frame, and every record would be a dead letter."""
+    told = invoke("produce", "raw-text", "README.md", "--decode", "avro", code=SettingsError.exit_code)
+    assert "give them a raw topic of their own" in told.err

@@ -1,14 +1,15 @@
 """`tokenmill status`: what a service tells of itself, as tables and as an exit code."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
 
-from tests.app.commands import Told, invoke
+from tests.app.commands import invoke
 from tests.scraping import free_port
 from tokenmill.app.cli import status as status_module
 from tokenmill.app.settings import Settings
@@ -31,39 +32,36 @@ WORKER = WorkerStatus("mill-1", "mill", "running", 7, 2, None, tuple(SAID))
 def look(**other: Any) -> StatusSnapshot:
     """Return a service in good order, but for ``other``."""
     fields = {
-        "role": "serve",
-        "settings": Settings(**OURS),
-        "not_ready": None,
-        "away_since": None,
-        "said": SAID,
-        "owners": OWNERS,
-        "ends": ENDS,
-    }
-    return StatusSnapshot(**{**fields, "workers": [WORKER], "eras": {"raw-text.train": 4}, **other})
+        "role": "serve", "settings": Settings(**OURS), "not_ready": None, "away_since": None, "said": SAID,
+        "owners": OWNERS, "ends": ENDS, "workers": [WORKER], "eras": {"raw-text.train": 4},
+    }  # fmt: skip
+    return StatusSnapshot(**{**fields, **other})
 
 
 @contextmanager
-def served(body: bytes, status: int = 200) -> Iterator[str]:
-    server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(body, status)})
+def served(*bodies: bytes, status: int = 200) -> Iterator[str]:
+    """Serve a status while the block runs, another one at each look; yield the address."""
+    answers = cycle(bodies)
+    server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(next(answers), status)})
     server.start()
     yield f"http://127.0.0.1:{server.port}"
     server.stop()
 
 
-Status = Callable[..., Told]
+told = partial(invoke, "status")
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Status:
+@pytest.fixture(autouse=True)
+def _proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name a proxy that does not answer: what runs on this host is not asked through one."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    return partial(invoke, "status")
 
 
 def document(at: StatusSnapshot) -> bytes:
     return json.dumps(at.document()).encode()
 
 
-def test_a_service_in_good_order_ends_the_command_with_0(told: Status) -> None:
+def test_a_service_in_good_order_ends_the_command_with_0() -> None:
     with served(document(look())) as url:
         code, out, err = told("--url", url)
     assert (code, err) == (0, "")
@@ -87,7 +85,7 @@ def test_a_partition_of_another_member_of_the_group_is_in_order_and_says_whose_i
     assert look(elsewhere={"raw-text/2"}).partitions()["raw-text/2"]["why"] is None
 
 
-def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
+def test_a_halted_partition_ends_it_with_1_and_is_named() -> None:
     halted = {**SAID, "raw-text/2": {"position": 7, "halted": "text", "halted_by": "blocks are missing"}}
     with served(document(look(said=halted))) as url:
         code, out, err = told("--url", f"{url}/")
@@ -109,7 +107,7 @@ def test_a_halted_partition_ends_it_with_1_and_is_named(told: Status) -> None:
     ],
     ids=["a schema", "a sequencer", "a standstill", "a transaction", "no owner"],
 )
-def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other: dict[str, Any], why: str) -> None:
+def test_what_makes_no_progress_ends_it_with_1_and_says_why(other: dict[str, Any], why: str) -> None:
     found = look(**other)
     with served(document(found)) as url:
         code, out, err = told("--url", url)
@@ -126,7 +124,7 @@ def test_what_makes_no_progress_ends_it_with_1_and_says_why(told: Status, other:
     assert "secret" not in as_json[1]
 
 
-def test_a_service_that_is_not_ready_ends_it_with_1(told: Status) -> None:
+def test_a_service_that_is_not_ready_ends_it_with_1() -> None:
     with served(document(look(not_ready="not ready: mill-1", away_since=1000.0))) as url:
         code, out, err = told("--url", url)
     assert code == 1
@@ -134,7 +132,7 @@ def test_a_service_that_is_not_ready_ends_it_with_1(told: Status) -> None:
     assert "none has answered since 1970-01-01T00:16:40Z" in out
 
 
-def test_nobody_there_ends_it_with_3(told: Status) -> None:
+def test_nobody_there_ends_it_with_3() -> None:
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
     assert (code, out) == (BrokerError.exit_code, "") == (3, "")
@@ -146,8 +144,8 @@ def test_nobody_there_ends_it_with_3(told: Status) -> None:
     [(b"{}", 404), (b"<html>", 200), (b"[1]", 200), (b'{"version": 99}', 200), (b"[" * 100_000, 200)],
     ids=["no such page", "no JSON", "no object", "another version", "brackets"],
 )
-def test_another_program_is_told_as_such(told: Status, body: bytes, status: int) -> None:
-    with served(body, status) as url:
+def test_another_program_is_told_as_such(body: bytes, status: int) -> None:
+    with served(body, status=status) as url:
         code, out, err = told("--url", url)
     assert (code, out) == (InputError.exit_code, "")
     assert len(err.splitlines()) == 1
@@ -166,9 +164,7 @@ def test_another_program_is_told_as_such(told: Status, body: bytes, status: int)
     ],
     ids=["the same", "nothing is said", "brokers", "topics", "group", "suffix", "store"],
 )
-def test_another_service_of_this_host_is_not_taken_for_ones_own(
-    told: Status, said: Mapping[str, str], why: str | None
-) -> None:
+def test_another_service_of_this_host_is_not_taken_for_ones_own(said: Mapping[str, str], why: str | None) -> None:
     flags = [part for name, value in said.items() for part in (f"--{name}", value)]
     with served(document(look())) as url:
         code, out, err = told(*flags, "--metrics-port", url.rpartition(":")[2])
@@ -182,18 +178,15 @@ def test_another_service_of_this_host_is_not_taken_for_ones_own(
         assert why in " ".join(err.split())
 
 
-def test_watching_goes_on_until_nothing_answers(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_goes_on_until_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_module, "WATCH_SECONDS", 0.0)
-    answers = iter([document(look()), document(look(not_ready="not ready: mill-1")), b"[]"])
-    server = PageServer("127.0.0.1", 0, {"/api/status": lambda _: Page(next(answers))})
-    server.start()
-    code, out, _ = told("--url", f"http://127.0.0.1:{server.port}", "--watch", "--json")
-    server.stop()
+    with served(document(look()), document(look(not_ready="not ready: mill-1")), b"[]") as url:
+        code, out, _ = told("--url", url, "--watch", "--json")
     assert code == InputError.exit_code
     assert [json.loads(line)["ready"] for line in out.splitlines()] == [True, False]
 
 
-def test_the_token_of_the_settings_is_sent(told: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_of_the_settings_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(**OURS, metrics_port=free_port(), http_token="t0ken")  # type: ignore[arg-type]  # noqa: S106
     url = settings.page_url
     assert url is not None
@@ -204,6 +197,6 @@ def test_the_token_of_the_settings_is_sent(told: Status, monkeypatch: pytest.Mon
             assert (code, "http_token" in err) == (expected, bool(expected))
 
 
-def test_what_serves_nothing_cannot_be_asked(told: Status) -> None:
+def test_what_serves_nothing_cannot_be_asked() -> None:
     assert told("--metrics-port", "0")[0] == InputError.exit_code
     assert told("--url", "file:///etc/passwd")[0] == InputError.exit_code

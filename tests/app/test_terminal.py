@@ -12,8 +12,10 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 import structlog
@@ -52,10 +54,8 @@ hostile = st.text(
 
 def harmless(text: str) -> bool:
     """Tell whether a terminal would just show it: no C0 but line ends and tabs, no C1, no bidi control."""
-    return not any(
-        (unicodedata.category(character) == "Cc" and character not in "\n\t") or character in BIDI + "\u2028\u2029"
-        for character in text
-    )
+    controls = {character for character in text if unicodedata.category(character) == "Cc"} - {"\n", "\t"}
+    return not controls and not set(text) & {*BIDI, "\u2028", "\u2029"}
 
 
 @given(hostile)
@@ -77,18 +77,9 @@ def test_escaped_json_says_the_same(value: object) -> None:
 
 
 def letter_of(text: str) -> DeadLetter:
-    place = RecordPlace("raw", 0, 1)
+    """Return a dead letter that has a text wherever it can."""
     data = text.encode("utf-8", "surrogatepass")
-    return DeadLetter(
-        place=place,
-        timestamp=0,
-        reason=text,
-        exception=text,
-        detail=text,
-        key=data,
-        value=data,
-        headers=((text, data),),
-    )
+    return DeadLetter(RecordPlace("raw", 0, 1), 0, text, text, text, data, data, ((text, data),))
 
 
 def shown_table(text: str) -> None:
@@ -161,8 +152,7 @@ def test_there_is_no_other_console_and_no_other_way_out() -> None:
                 consoles |= {file.name} if name == "Console" else set()
                 columns |= {file.name} if name == "TextColumn" else set()
                 prints |= {file.name} if name in {"print", "sys.stdout.write", "sys.stderr.write"} else set()
-    assert consoles == set()
-    assert columns == set()
+    assert (consoles, columns) == (set(), set())
     assert prints == {"output.py", "__init__.py", "health.py"}
 
 
@@ -171,12 +161,9 @@ SECRETS = ("hunter2-of-the-broker", "record-of-somebody")
 
 async def connecting() -> None:
     login = ConnectionSettings(
-        bootstrap_servers="127.0.0.1:1",
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        sasl_username="miller",
-        sasl_password=SecretStr(SECRETS[0]),
-    )
+        bootstrap_servers="127.0.0.1:1", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN",
+        sasl_username="miller", sasl_password=SecretStr(SECRETS[0]),
+    )  # fmt: skip
     client = AIOKafkaProducer(**connection(login))
     await client.start()
 
@@ -196,12 +183,8 @@ async def test_no_log_shows_local_variables(
     stream.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging(log_format)
-
-    async def fail(*_: object) -> None:
-        raise RuntimeError("the client failed")
-
-    monkeypatch.setattr(AIOKafkaClient, "bootstrap", fail)
-    monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", fail)
+    for name in ("bootstrap", "_wait_on_metadata"):
+        monkeypatch.setattr(AIOKafkaClient, name, AsyncMock(side_effect=RuntimeError("the client failed")))
     for log in (structlog.get_logger("tokenmill.test"), logging.getLogger("aiokafka.conn"), logging.getLogger("mode")):
         for work in (connecting, sending):
             try:
@@ -214,10 +197,7 @@ async def test_no_log_shows_local_variables(
 
 
 def test_a_worker_that_is_asked_where_it_is_shows_no_local_variables(capfd: pytest.CaptureFixture[str]) -> None:
-    """Faust would print those of all threads at SIGUSR1.
-
-    Asked in a new thread: Python shows a hundred, the newest first, and other tests may have left more.
-    """
+    """Faust would print those of all threads. Asked in a new one: Python shows a hundred, the newest first."""
 
     def asked_where_it_is() -> str:
         password = SECRETS[0]
@@ -274,34 +254,23 @@ def on_terminal(command: list[str]) -> str:
     ours, its = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment) as process:
+    said = b""
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment), suppress(OSError):
         os.close(its)
-        said = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # the other side is closed
-                break
-            if not piece:
-                break
+        while piece := os.read(ours, 65536):  # until the other side is closed
             said += piece
-        process.wait()
     os.close(ours)
     return said.decode()
 
 
-def test_what_is_said_holds_no_password_and_what_is_shown_stays_as_it_is() -> None:
+@pytest.mark.parametrize(("redacts", "password"), [(True, "***"), (False, "S3cret")])
+def test_what_is_said_holds_no_password_and_what_is_shown_stays_as_it_is(*, redacts: bool, password: str) -> None:
     """Tracebacks and libraries repeat addresses; a document may have any in its text."""
-    said = []
-    for redacts in (True, False):
-        inner = io.TextIOWrapper(io.BytesIO(), "utf-8")
-        GuardedStream(inner, redacts=redacts).write(
-            "cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret\n"
-        )
-        inner.flush()
-        said.append(inner.buffer.getvalue().decode())
-    assert said[0] == "cannot reach postgresql://me:***@host/name?sslpassword=***\n"
-    assert said[1] == "cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret\n"
+    inner = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    GuardedStream(inner, redacts=redacts).write("cannot reach postgresql://me:S3cret@host/name?sslpassword=S3cret")
+    inner.flush()
+    said = inner.buffer.getvalue().decode()
+    assert said == f"cannot reach postgresql://me:{password}@host/name?sslpassword={password}"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

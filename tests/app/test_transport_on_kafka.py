@@ -1,50 +1,48 @@
 """The transport under a running Faust and a real broker: each override is called, and does what only it can do."""
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
-from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.errors import InvalidTimestampError, OffsetOutOfRangeError
+from aiokafka.producer.message_accumulator import BatchBuilder
 from faust.types import TP
 
+from tests.app.conftest import until
 from tests.conftest import TopicFactory
-from tests.service import WAIT_SECONDS, Raw, send
-from tokenmill.app.kafka.clients import admin
+from tests.service import Raw, send
+from tokenmill.app.kafka.clients import admin, producer, sending_to
+from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.kafka.fetched_batches import FetchedBatch, unpacked
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker import transport as transport_module
-from tokenmill.app.worker.transport import (
-    FETCH_BYTES,
-    FETCH_WAIT_MS,
-    FETCHED_BYTES,
-    GATHER_WAIT_MS,
-    LEAST_FETCH_BYTES,
-    QUEUED_BATCHES,
-    BatchApp,
-    BatchConsumer,
-    LeaderChangedError,
-    Partitions,
-    faust_options,
-    fetch_share,
-)
+from tokenmill.app.worker import transport
+from tokenmill.app.worker.transport import BatchApp, BatchConsumer, Partitions
+from tokenmill.errors import ClockError
 
 RECORDS = 60
 
 
-class Recorder:
-    def __init__(self) -> None:
+class Running:
+    """A running app, the handler that remembers what it was told, and an agent that can be held up."""
+
+    def __init__(self, app: BatchApp) -> None:
+        self.app = app
         self.given: list[set[TP]] = []
         self.revocations = 0
         self.failures: list[BaseException] = []
         self.batches: list[FetchedBatch] = []
         self.open = asyncio.Event()
         self.open.set()
+        self.failed = self.failures.append
 
     async def assigned(self, partitions: set[TP]) -> None:
         self.given.append(partitions)
@@ -52,20 +50,9 @@ class Recorder:
     def revoked(self) -> None:
         self.revocations += 1
 
-    def failed(self, error: BaseException) -> None:
-        self.failures.append(error)
-
     def offsets(self, partition: int) -> list[int]:
-        return [
-            record.offset
-            for batch in self.batches
-            if batch.tp.partition == partition
-            for record in unpacked(batch.records, batch.position)
-        ]
-
-
-class Running(Recorder):
-    app: BatchApp
+        batches = [batch for batch in self.batches if batch.tp.partition == partition]
+        return [record.offset for batch in batches for record in unpacked(batch.records, batch.position)]
 
     @property
     def consumer(self) -> BatchConsumer:
@@ -73,22 +60,18 @@ class Running(Recorder):
 
     @property
     def client(self) -> Any:
+        """The client that the consumer runs in its thread."""
         return self.consumer._thread._consumer
 
 
 @asynccontextmanager
 async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator[Running]:
     """Run an app on the first raw topic until the block ends; in the block it has its partitions."""
-    found = Running()
-    app = BatchApp(settings.group, **faust_options(settings))
+    app = BatchApp(settings.group, **transport.faust_options(settings))
     app.gathers = gathers
-    app.handler, found.app = cast("Partitions[Any]", found), app
-    prepared = asyncio.Event()
-
-    async def prepare() -> None:
-        prepared.set()
-
-    app.prepare = prepare
+    found = Running(app)
+    app.handler = cast("Partitions[Any]", found)
+    app.prepare = prepared = AsyncMock()
 
     @app.agent(app.topic(settings.raw_topics[0], value_type=bytes), isolated_partitions=True)
     async def agent(stream: Any) -> None:
@@ -98,7 +81,7 @@ async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator
 
     await app.start()
     try:
-        assert prepared.is_set()
+        prepared.assert_awaited_once()
         await until(lambda: bool(found.given))
         yield found
     finally:
@@ -107,19 +90,11 @@ async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator
     assert found.revocations
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not condition():  # noqa: ASYNC110 - Faust tells nobody
-            await asyncio.sleep(0.02)
-
-
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory) -> Settings:
+    group = f"group-{uuid.uuid4().hex}"
     return Settings(
-        bootstrap_servers=broker.bootstrap_servers,
-        raw_topics=(topic(2),),
-        group=f"group-{uuid.uuid4().hex}",
-        session_timeout=6.0,
+        bootstrap_servers=broker.bootstrap_servers, raw_topics=(topic(2),), group=group, session_timeout=6.0
     )
 
 
@@ -167,7 +142,6 @@ async def test_only_what_was_committed_is_read_and_gaps_are_told(settings: Setti
 
 
 async def test_what_a_fetch_cannot_get_over_is_told(settings: Settings) -> None:
-    """An offset out of range, and a leader that is another: no jump, no record, the app decides."""
     (name,) = settings.raw_topics
     send(settings, [Raw(b"x") for _ in range(RECORDS)])
     async with admin(settings) as client:
@@ -182,7 +156,7 @@ async def test_what_a_fetch_cannot_get_over_is_told(settings: Settings) -> None:
         await found.consumer.start_partition(TP(name, 0), 10)
         found.consumer._thread._leaders[TP(name, 0)] = 99
         await until(lambda: bool(found.failures))
-        assert isinstance(found.failures[0], LeaderChangedError)
+        assert isinstance(found.failures[0], transport.LeaderChangedError)
 
 
 async def test_an_agent_that_is_held_up_holds_up_its_partition(
@@ -191,14 +165,14 @@ async def test_an_agent_that_is_held_up_holds_up_its_partition(
     (name,) = settings.raw_topics
     held = TP(name, 0)
     send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
-    monkeypatch.setattr(transport_module, "fetch_share", lambda partitions: 2000 * partitions)
+    monkeypatch.setattr(transport, "fetch_share", lambda partitions: 2000 * partitions)
     async with running(settings) as found:
         assert found.client._fetcher._max_partition_fetch_bytes == 4000
         found.open.clear()
         await found.consumer.start_partition(held, 0)
         await until(lambda: held not in found.consumer._get_active_partitions())
         waiting = next(iter(found.app.topics._tp_index[held])).queue.qsize()  # type: ignore[attr-defined]
-        assert 0 < waiting <= 2 * QUEUED_BATCHES
+        assert 0 < waiting <= 2 * transport.QUEUED_BATCHES
         found.open.set()
         await found.consumer.start_partition(TP(name, 1), 0)
         await until(lambda: all(len(found.offsets(partition)) == 10 * RECORDS for partition in (0, 1)))
@@ -210,8 +184,8 @@ async def test_the_client_that_fetches_has_our_settings_and_a_name_in_its_group(
     """Not what Faust fixes: they are set behind its back, on the client that is about to start."""
     async with running(settings) as found:
         fetcher = found.client._fetcher
-        assert (fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms) == (1, FETCH_WAIT_MS)
-        assert fetcher._max_partition_fetch_bytes == fetch_share(2)
+        assert (fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms) == (1, transport.FETCH_WAIT_MS)
+        assert fetcher._max_partition_fetch_bytes == transport.fetch_share(2)
         async with admin(settings) as client:
             (answer,) = await client.describe_consumer_groups([settings.group])
         ((member, *_),) = answer.groups[0][5]
@@ -220,10 +194,7 @@ async def test_the_client_that_fetches_has_our_settings_and_a_name_in_its_group(
 
 
 async def test_an_app_that_gathers_waits_for_as_much_as_one_partition_gives(settings: Settings) -> None:
-    """Once there are records; more would never be there when one partition alone has a backlog.
-
-    Where a fetch brought nothing, the next one waits for the first byte.
-    """
+    """More would never be there when one partition alone has a backlog; behind an empty fetch a byte is enough."""
     async with running(settings, gathers=True) as found:
         fetcher = found.client._fetcher
         seen: set[tuple[int, int]] = set()
@@ -235,18 +206,20 @@ async def test_an_app_that_gathers_waits_for_as_much_as_one_partition_gives(sett
             seen.add((fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms))
 
         thread._gather = noted
-        await until(lambda: seen == {(1, FETCH_WAIT_MS)})
+        await until(lambda: seen == {(1, transport.FETCH_WAIT_MS)})
         await found.consumer.start_partition(TP(settings.raw_topics[0], 0), 0)
         send(settings, [Raw(b"x" * 1000, 0)])
-        await until(lambda: seen == {(1, FETCH_WAIT_MS), (fetch_share(2), GATHER_WAIT_MS)})
-        assert fetcher._max_partition_fetch_bytes == fetch_share(2)
+        gathered = (transport.fetch_share(2), transport.GATHER_WAIT_MS)
+        await until(lambda: seen == {(1, transport.FETCH_WAIT_MS), gathered})
+        assert fetcher._max_partition_fetch_bytes == transport.fetch_share(2)
 
 
 @pytest.mark.parametrize("partitions", [0, 1, 8, 9, 25, 26, 256])
 def test_many_partitions_share_what_a_fetch_may_bring(partitions: int) -> None:
-    assert fetch_share(partitions) == LEAST_FETCH_BYTES or fetch_share(partitions) * partitions <= FETCHED_BYTES
-    assert Settings().message_bytes < LEAST_FETCH_BYTES <= fetch_share(partitions) <= FETCH_BYTES
-    assert partitions > FETCHED_BYTES // FETCH_BYTES or fetch_share(partitions) == FETCH_BYTES
+    share, least, most = transport.fetch_share(partitions), transport.LEAST_FETCH_BYTES, transport.FETCH_BYTES
+    assert share == least or share * partitions <= transport.FETCHED_BYTES
+    assert Settings().message_bytes < least <= share <= most
+    assert partitions > transport.FETCHED_BYTES // most or share == most
 
 
 async def test_the_producer_asks_all_replicas_and_writes_nothing_twice(settings: Settings) -> None:
@@ -263,3 +236,25 @@ async def committed(settings: Settings) -> dict[TopicPartition, int]:
     async with admin(settings) as client:
         found = await client.list_consumer_group_offsets(settings.group)
     return {partition: one.offset for partition, one in found.items() if one.offset >= 0}
+
+
+async def test_a_broker_that_refuses_our_time_is_told_apart(
+    settings: Settings, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(message_timestamp_after_max_ms=3_600_000)
+    ahead = round(time.time() * 1000) + 7_200_000
+    with pytest.raises(ClockError, match=r"this machine's clock says 20\d\d-.*NTP.*LogAppendTime"):
+        async with producer(settings) as client:
+            await client.send_and_wait(name, b"x", timestamp_ms=ahead)
+    append = BatchBuilder.append
+    monkeypatch.setattr(BatchBuilder, "append", lambda self, **said: append(self, **{**said, "timestamp": ahead}))
+    with pytest.raises(ClockError, match=f"for topic {name}"):
+        await write_control(settings, name, [(b"k", b"v")])
+
+
+async def test_produce_and_a_mill_name_the_topic_and_the_clock() -> None:
+    with pytest.raises(ClockError, match="for topic raw"), sending_to("raw"):
+        raise InvalidTimestampError
+    app: Any = SimpleNamespace(producer=AsyncMock(**{"send_and_wait.side_effect": InvalidTimestampError}))
+    with pytest.raises(ClockError, match="for topic tokens"):
+        await BatchApp.send_record(app, "tokens", 0, b"", None, ())

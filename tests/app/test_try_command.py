@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.app.commands import Told, invoke
+from tests.app.commands import invoke
 from tokenmill.app.cli import output, trying
 from tokenmill.app.milling.steps.pipeline import PROFILES
 from tokenmill.app.tools.trial import TrialProgress
@@ -19,21 +18,16 @@ NASTY = "\x1b[31mred"
 STEPS = json.dumps([{"name": "length", "min_words": 3}, {"name": "replace_pii"}])
 
 
-Run = Callable[..., Told]
+pytestmark = pytest.mark.usefixtures("nothing_around")
+run = partial(invoke, "try")
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    return partial(invoke, "try")
+def lines_of(name: str, *texts: str) -> None:
+    Path(name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-def lines_of(path: Path, *texts: str) -> None:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-
-
-def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) -> None:
-    lines_of(tmp_path / "a.jsonl", "short", f"{NASTY} hair", "write to me@company.com please", "a text of five words")
+def test_funnel_lengths_speeds_and_examples_are_shown() -> None:
+    lines_of("a.jsonl", "short", f"{NASTY} hair", "write to me@company.com please", "a text of five words")
     code, out, err = run("a.jsonl", "--steps", STEPS, "--all")
     assert code == 0
     assert err == "tokenmill: tokens are bytes; for those of a tokenizer: --tokenizer\n"
@@ -45,18 +39,11 @@ def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) 
     assert ["length", "length.min_words", "2", "50.0%", str(dropped), str(dropped + 2)] in rows
     assert next(row for row in rows if row[:1] == ["replace_pii"])[-1] == "1"
     at = lines.index("length.min_words: 2 that it drops")
-    assert lines[at + 1 : at + 5] == [
-        "  a.jsonl:1  1 words, fewer than 3",
-        "    short",
-        "  a.jsonl:2  2 words, fewer than 3",
-        "    \\x1b[31mred hair",
-    ]
+    first, second = "  a.jsonl:1  1 words, fewer than 3", "  a.jsonl:2  2 words, fewer than 3"
+    assert lines[at + 1 : at + 5] == [first, "    short", second, "    \\x1b[31mred hair"]
     at = lines.index("replace_pii: 1 that it changes")
-    assert lines[at + 1 : at + 4] == [
-        "  a.jsonl:3",
-        "    - write to me@company.com please",
-        "    + write to email@example.com please",
-    ]
+    changed = ["    - write to me@company.com please", "    + write to email@example.com please"]
+    assert lines[at + 1 : at + 4] == ["  a.jsonl:3", *changed]
     at = lines.index("kept: 2")
     assert lines[at + 3 : at + 5] == ["  a.jsonl:4  21 tokens", "    a text of five words"]
     assert any("█" in line for line in lines)
@@ -66,9 +53,9 @@ def test_funnel_lengths_speeds_and_examples_are_shown(run: Run, tmp_path: Path) 
     assert len(short) < len(lines) - 12  # the answer first
 
 
-def test_programs_get_one_json_object(run: Run, tmp_path: Path) -> None:
-    lines_of(tmp_path / "a.jsonl", "short", "a text of five words")
-    with (tmp_path / "a.jsonl").open("a") as file:
+def test_programs_get_one_json_object() -> None:
+    lines_of("a.jsonl", "short", "a text of five words")
+    with Path("a.jsonl").open("a") as file:
         file.write("{broken\n")
     code, out, err = run("a.jsonl", "--steps", STEPS, "--json", "--examples", "1")
     assert code == 0
@@ -76,24 +63,20 @@ def test_programs_get_one_json_object(run: Run, tmp_path: Path) -> None:
     found = json.loads(out)
     assert (found["interrupted"], found["records"], found["refused"], found["broken"]) == (False, 2, 1, 0)
     assert found["refusals"][0]["place"] == "a.jsonl:3"
-    assert found["retention"]["funnel"] == [
-        {"step": "length", "reason": "length.min_words", "documents": 1, "text_bytes": 5}
-    ]
+    (row,) = found["retention"]["funnel"]
+    assert row == {"step": "length", "reason": "length.min_words", "documents": 1, "text_bytes": 5}
     assert found["dropped_tokens"] == {"length.min_words": 6}
     assert found["splits"]["train"]["kept"] + found["splits"]["validation"]["kept"] == 1
-    assert found["examples"]["rejected"] == {
-        "length.min_words": [{"place": "a.jsonl:1", "detail": "1 words, fewer than 3", "text": "short"}]
-    }
+    rejected = {"place": "a.jsonl:1", "detail": "1 words, fewer than 3", "text": "short"}
+    assert found["examples"]["rejected"] == {"length.min_words": [rejected]}
     assert [len(found["examples"]["kept"]), found["examples"]["changed"]] == [1, {}]
     assert found["speeds"]["length"]["text_bytes"] == 25
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_shows_the_figures_so_far(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_interrupted_it_shows_the_figures_so_far(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     for name in range(30):
-        lines_of(tmp_path / f"{name}.jsonl", "one", "one two three")
+        lines_of(f"{name}.jsonl", "one", "one two three")
 
     def press(_line: trying._TrialProgressLine, _progress: TrialProgress) -> None:
         monkeypatch.setattr(trying._TrialProgressLine, "__call__", lambda *_: None)
@@ -108,24 +91,24 @@ def test_interrupted_it_shows_the_figures_so_far(
     assert f"length.min_words: 1 of {documents // 2} that it drops" in out or documents < 4
 
 
-def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
-    lines_of(tmp_path / "a.jsonl", "", "not empty")
+def test_an_empty_text_takes_no_line() -> None:
+    lines_of("a.jsonl", "", "not empty")
     lines = run("a.jsonl").out.splitlines()
     at = lines.index("empty: 1 that it drops")
     assert lines[at + 1 : at + 3] == ["  a.jsonl:1", "kept: 1"]
     assert ["not_empty", "empty", "1", "50.0%", "0", "0"] in [line.split() for line in lines]
 
 
-def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_hears_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "PLAIN_SECONDS", 0.0)
-    lines_of(tmp_path / "a.jsonl", *["a text of some words"] * 10)
+    lines_of("a.jsonl", *["a text of some words"] * 10)
     assert "100% done" in run("a.jsonl").err
     assert run("a.jsonl", "a.jsonl", "--limit", "16").out.startswith("16 documents of 2 files, ")
 
 
-def test_a_broken_archive_is_an_error_behind_the_figures(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04 and no more")
-    lines_of(tmp_path / "b.jsonl", "a text of some words")
+def test_a_broken_archive_is_an_error_behind_the_figures() -> None:
+    Path("a.zip").write_bytes(b"PK\x03\x04 and no more")
+    lines_of("b.jsonl", "a text of some words")
     code, out, err = run(".")
     assert code == InputError.exit_code
     assert out.startswith("1 document of 2 files")
@@ -133,9 +116,9 @@ def test_a_broken_archive_is_an_error_behind_the_figures(run: Run, tmp_path: Pat
     assert err.endswith("tokenmill: 1 file could not be read to the end; see above\n")
 
 
-def test_wrong_arguments_are_one_line(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("")
-    lines_of(tmp_path / "a.jsonl", "a text")
+def test_wrong_arguments_are_one_line() -> None:
+    Path("empty.jsonl").write_text("")
+    lines_of("a.jsonl", "a text")
     for arguments, words, code in (
         (["missing.jsonl"], "missing.jsonl: there is no such file or folder", InputError.exit_code),
         (["*.parquet"], "*.parquet: matches nothing", InputError.exit_code),
@@ -154,9 +137,9 @@ def test_wrong_arguments_are_one_line(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROFILES)
-def test_every_profile_can_be_tried(run: Run, tmp_path: Path, name: str) -> None:
+def test_every_profile_can_be_tried(name: str) -> None:
     pytest.importorskip("spacy")
-    (tmp_path / "a.txt").write_text("The quick brown fox.")
+    Path("a.txt").write_text("The quick brown fox.")
     code, out, _ = run("a.txt", "--profile", name)
     assert code == 0
     assert out.startswith("1 document of 1 file")

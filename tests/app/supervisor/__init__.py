@@ -1,1 +1,1 @@
-"""Tests of tokenmill.app.supervisor's pure parts; tests/app/test_supervisor.py has those with real workers."""
+"""Tests of tokenmill.app.supervisor's pure parts; tests/app/test_serve.py has those with real workers."""
