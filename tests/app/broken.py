@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from aiokafka.producer.message_accumulator import BatchBuilder
-from faust.types import TP
 
 from tokenmill.app.cli import main
-from tokenmill.app.kafka.fetched_batches import FetchedBatch
 from tokenmill.app.mill import topic_changes
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
@@ -34,29 +32,25 @@ def impatient() -> None:
     alone.LOOK_SECONDS = 1.0  # type: ignore[misc]
 
 
-def deaf() -> None:
-    async def assigned(self: Partitions[Any], _: set[TP]) -> None:
-        await _assigned(self, set())
+async def for_ever(*_: object) -> None:
+    await asyncio.Event().wait()
 
+
+def deaf() -> None:
+    """Take every assignment for an empty one."""
     impatient()
-    Partitions.assigned = assigned  # type: ignore[method-assign,assignment]
+    Partitions.assigned = lambda self, _: _assigned(self, set())  # type: ignore[method-assign,assignment]
 
 
 def stuck() -> None:
-    async def feed(_self: TokenPartition, _batch: FetchedBatch) -> None:
-        await asyncio.Event().wait()
-
+    """Never end with a batch, as a segment worker."""
     impatient()
-    TokenPartition.feed = feed  # type: ignore[method-assign,assignment]
+    TokenPartition.feed = for_ever  # type: ignore[method-assign,assignment]
 
 
 def stubborn() -> None:
     """Do not stop in order, as Faust may."""
-
-    async def stop(_: BatchApp) -> None:
-        await asyncio.Event().wait()
-
-    BatchApp.on_stop = stop  # type: ignore[method-assign,assignment]
+    BatchApp.on_stop = for_ever  # type: ignore[method-assign,assignment]
 
 
 def crashing() -> None:
