@@ -49,7 +49,7 @@ class Client(NamedTuple):
 
     @classmethod
     def of(cls, secured: Secured, user: str) -> "Client":
-        here = dict(login(secured, user))
+        here = login(secured.broker, user)
         return cls(
             AdminClient(here),
             Producer({**here, "message.timeout.ms": int(SECONDS * 1000)}),

@@ -243,7 +243,7 @@ def test_third_death_halts_one_partition_until_its_record_is_skipped(
 ) -> None:
     """It is named with the command; the others go on; where a skip spares it nothing, a new start with more means.
 
-    Schemas need a registry: `tests.app.mill.test_deadly_records` tries that stage, too.
+    Schemas need a registry: `tests.app.mill.test_raw_partition` tries that stage, too.
     """
     settings = configured(3, function="tests.faults.deadly_stages:step", session_timeout=2.0, workers=2)
     (raw_topic,), stage = settings.raw_topics, STAGES[name]

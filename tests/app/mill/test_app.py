@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.app.broken import ENTRY, VARIABLE
 from tests.conftest import TopicFactory
-from tests.faults.configuring import configure
+from tests.faults.altering import configure
 from tests.mills import RECIPE
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka.control_log import ControlLog, skip_record, skip_request_record

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.app.conftest import until
-from tests.app.kafka.test_settled_streams import settled
+from tests.app.kafka.test_control_topic import settled
 from tests.app.mill.conftest import World, WorldFactory, batch, resumed
 from tests.app.milling.decoding.opened import opened
 from tests.app.milling.decoding.registered import Registry, avro, framed, written
