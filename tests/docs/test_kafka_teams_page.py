@@ -7,8 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import Registry, avro, framed, written
+from tests.app.milling.decoding.opened import Registry, answer, avro, framed, opened, written
 from tests.strategies import json_bytes
 from tokenmill.app.milling.decoding import FORMATS, MODES, REASONS
 from tokenmill.app.settings import Settings, load_settings

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.app.milling.decoding.registered import framed
+from tests.app.milling.decoding.opened import framed
 from tests.app.milling.decoding.test_json_schema_values import BRANCHES, nested
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, TABLE, BadInput, ExpectedOutcome

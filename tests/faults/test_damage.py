@@ -17,7 +17,7 @@ import pytest
 from tests.consumers.packed import given_documents, pack
 from tests.faults.trial import Trial
 from tests.store import chains
-from tests.store.giving import ChainDonor
+from tests.store.harm import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import examine, repair_partition
 from tokenmill.errors import DamagedError, StoreError

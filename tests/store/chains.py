@@ -77,12 +77,15 @@ def segment_of(store: Store, first: int = 0) -> SegmentPaths:
     return SegmentPaths(directory_of(store), first)
 
 
+def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+    return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
+
+
 def flip(path: Path, at: int = 0) -> None:
     """Change one bit of a file, which keeps its place on the disk, so that open maps see it."""
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
+    changed = flipped(path.read_bytes(), at)
     with path.open("r+b") as file:
-        file.write(data)
+        file.write(changed)
 
 
 def contents(store: Store) -> dict[str, bytes]:

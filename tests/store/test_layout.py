@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tests.store.chains import STREAM, fill, filled_store, make_chain, make_info
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.export.exporting import ExportFolder
 from tokenmill.errors import DiskError, LockedError, StoreError
@@ -27,19 +28,14 @@ from tokenmill.store.layout import (
 )
 
 
-def test_a_segment_is_named_after_its_first_block() -> None:
+def test_segments_and_partitions_are_found_by_their_names() -> None:
     paths = SegmentPaths(Path("/s/0"), 4096)
     assert paths.tokens == Path("/s/0/000000004096.bin")
     assert paths.manifest == Path("/s/0/000000004096.json")
 
-
-def test_one_file_is_enough_to_find_a_segment() -> None:
-    """A segment exists from its first file on; other names are none of the store's."""
+    # a segment exists from its first file on; other names are none of the store's
     names = ["lock", "000000004096.docs", "000000000000.bin", "000000000000.json", "5.bin", "000000000000.json.tmp"]
     assert segment_firsts(names) == [0, 4096]
-
-
-def test_partitions_are_found_by_number() -> None:
     assert partition_numbers(["stream.json", "10", "2", "02", "x"]) == [2, 10]
 
 
@@ -50,23 +46,15 @@ def test_a_stream_name_never_leads_elsewhere(name: str) -> None:
         partition_directory(Path("/s"), name, 0)
 
 
-def test_a_file_is_put_whole_in_its_place(tmp_path: Path) -> None:
+def test_a_file_is_put_whole_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rename comes after the sync, never before."""
     put_file(tmp_path / "a.json", b"old and longer")
     put_file(tmp_path / "a.json", b"new")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.json", b"new")]
-
-
-def test_a_failed_sync_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rename comes after the sync, never before."""
-    put_file(tmp_path / "a.json", b"old")
-
-    def fail(descriptor: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", fail)
+    monkeypatch.setattr(os, "fdatasync", Mock(side_effect=OSError(5, "Input/output error")))
     with pytest.raises(OSError, match="Input/output error"):
-        put_file(tmp_path / "a.json", b"new")
-    assert (tmp_path / "a.json").read_bytes() == b"old"
+        put_file(tmp_path / "a.json", b"newer")
+    assert (tmp_path / "a.json").read_bytes() == b"new"
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +83,9 @@ def test_what_a_directory_needs_is_said(number: int, advice: str) -> None:
         raise OSError(number, "some words")
 
 
-def test_a_second_writer_is_told_who_holds_the_directory(tmp_path: Path) -> None:
-    with PartitionLock(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()}"):
+def test_a_second_writer_is_told_who_holds_the_directory_until_it_is_given_back(tmp_path: Path) -> None:
+    with PartitionLock(tmp_path) as lock, pytest.raises(LockedError, match=f"process {os.getpid()}"):
         PartitionLock(tmp_path)
-
-
-def test_a_lock_that_was_given_back_can_be_taken(tmp_path: Path) -> None:
-    lock = PartitionLock(tmp_path)
-    lock.close()
     lock.close()
     PartitionLock(tmp_path).close()
 
@@ -124,14 +107,9 @@ def test_the_lock_of_a_stopped_process_holds_until_it_is_killed(tmp_path: Path) 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF])
 def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """By all that write: Lustre without ``-o flock``, some FUSE, and NFS, on which no directory can be locked."""
-
-    def flock(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     info = make_info()
-    store = make_store(tmp_path / "store", info)
-    fill(store, info, make_chain(info, 9), [9])
-    monkeypatch.setattr(fcntl, "flock", flock)
+    store = filled_store(tmp_path / "store", info, make_chain(info, 9), [9])
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
     for take in (
         lambda: PartitionLock(tmp_path),
         lambda: StoreLock(store.path, exclusive=True),

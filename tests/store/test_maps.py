@@ -1,20 +1,28 @@
-"""Files in memory."""
+"""Files in memory: maps of them, parts that are brought there, and blocks of them against their CRCs."""
 
 import ctypes
 import errno
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from ctypes import c_uint64
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
+from unittest.mock import Mock
+from zlib import crc32
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.conftest import MEMORY
 from tokenmill.errors import DamagedError, DiskError
-from tokenmill.store import MapWatch, maps
-from tokenmill.store.maps import FileMap
+from tokenmill.store import MapWatch, maps, segment
+from tokenmill.store.maps import FileMap, FileRange, is_cached, read_pieces, read_small
+from tokenmill.store.segment import crcs_of_runs, marks_of, unsound
 
 
 @pytest.fixture
@@ -98,7 +106,6 @@ def test_a_file_that_was_cut_off_is_named_before_it_is_read(path: Path) -> None:
 
 
 def test_a_file_that_was_replaced_or_removed_can_still_be_read(path: Path) -> None:
-    """The map is of the old one; a reader learns that another one is there."""
     array = np.asarray(FileMap(path, 10_000))
     path.unlink()
     assert MapWatch().look([array])
@@ -189,3 +196,170 @@ def test_looking_takes_a_bounded_part_of_the_time(path: Path, monkeypatch: pytes
     watch.expire()
     with pytest.raises(DamagedError):
         watch.look([array])
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "is_cached", lambda *_: False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return which bytes the system is asked to read, as it is asked: first and count."""
+    found: list[tuple[int, int]] = []
+    sendfile = os.sendfile
+
+    def noted(out: int, descriptor: int, at: int, count: int) -> int:
+        sent = sendfile(out, descriptor, at, count)
+        found.append((at, sent))
+        return sent
+
+    monkeypatch.setattr(os, "sendfile", noted)
+    return found
+
+
+def test_a_part_is_read_in_pieces(path: Path, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "PIECE_BYTES", 4096)
+    assert list(read_pieces(FileRange(path, 1000, 9000))) == [4096, 3904]
+    assert list(read_pieces(FileRange(path, 9000, 1 << 62))) == [1000]
+    assert list(read_pieces(FileRange(path, 10_000, 20_000))) == []
+    assert asked == [(1000, 4096), (5096, 3904), (9000, 1000)]
+
+
+def test_small_parts_are_read_by_themselves(path: Path, tmp_path: Path, asked: list[tuple[int, int]]) -> None:
+    parts = [FileRange(path, at, at + 10) for at in range(0, 6000, 10)]
+    read_small([*parts, FileRange(tmp_path / "missing", 0, 10), FileRange(path, 9995, 10_005)])
+    assert asked == [(part.first, 10) for part in parts] + [(9995, 5)]
+
+
+def test_a_file_that_is_missing_or_cut_off_has_no_bytes(path: Path, tmp_path: Path) -> None:
+    """Who reads it by other means will say so. What is no file is refused: a FIFO is not waited for."""
+    assert list(read_pieces(FileRange(tmp_path / "missing", 0, 10))) == []
+    pieces = read_pieces(FileRange(path, 0, 10_000))
+    path.write_bytes(b"")
+    assert list(pieces) == []
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(DamagedError, match="is no file"):
+        list(read_pieces(FileRange(tmp_path / "fifo", 0, 10)))
+
+
+def test_a_file_system_that_cannot_send_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what says that this way is closed is answered by the other; a disk error is one."""
+    monkeypatch.setattr(os, "sendfile", Mock(side_effect=OSError(errno.EINVAL, "Invalid argument")))
+    assert list(read_pieces(FileRange(path, 0, 10_000))) == [10_000]
+    monkeypatch.setattr(os, "sendfile", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(OSError, match="Input/output error"):
+        list(read_pieces(FileRange(path, 0, 10_000)))
+
+
+@pytest.fixture
+def path_on_disk() -> Iterator[Path]:
+    """Return a file in the system's temporary folder; the test needs one on a disk."""
+    with NamedTemporaryFile() as file:
+        yield Path(file.name)
+
+
+def test_what_is_in_memory_is_not_read_again(path_on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its pages have to be there; a system that does not say so has it read."""
+    path = path_on_disk
+    monkeypatch.setattr(maps, "is_cached", is_cached)
+    path.write_bytes(bytes(1 << 20))
+    with path.open("rb") as file:
+        if not is_cached(file.fileno(), 0, 1 << 20):
+            pytest.skip("this system does not say what is in memory")
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if is_cached(file.fileno(), 0, 1 << 20):
+            pytest.skip("this file system keeps files in memory")
+        assert list(read_pieces(FileRange(path, 0, 1 << 20))) == [1 << 20]
+        assert is_cached(file.fileno(), 0, 1 << 20)
+        assert is_cached(file.fileno(), 4095, 2)
+    monkeypatch.delattr(os, "sendfile")
+    assert list(read_pieces(FileRange(path, 1, 1 << 20))) == [(1 << 20) - 1]
+    read_small([FileRange(path, 1, 10), FileRange(path, 5000, 5010)])
+    monkeypatch.setattr(maps, "_syscall", lambda *_: -1)
+    with pytest.raises(AttributeError, match="sendfile"):
+        list(read_pieces(FileRange(path, 1, 10)))
+
+
+@pytest.mark.skipif(not MEMORY.is_dir(), reason="no file system in memory here")
+def test_a_file_that_is_in_memory_alone_is_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a file system cannot say which pages are still being read, for none ever are."""
+    monkeypatch.setattr(maps, "is_cached", is_cached)
+    with NamedTemporaryFile(dir=MEMORY) as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        if maps._syscall(maps._CACHESTAT, file.fileno(), (c_uint64 * 2)(), (c_uint64 * 5)(), 0):
+            pytest.skip("this system does not say what is in memory")
+        monkeypatch.delattr(os, "sendfile")
+        assert list(read_pieces(FileRange(Path(file.name), 0, 1 << 20))) == [1 << 20]
+
+
+@given(st.integers(1, 70), st.integers(0, 60), st.integers(1, 40), st.integers(0, 2**32))
+def test_the_crc_of_a_run_follows_from_those_of_its_pieces(size: int, count: int, each: int, seed: int) -> None:
+    data = np.random.default_rng(seed).bytes(size * count)
+    pieces = [crc32(data[at : at + size]) for at in range(0, len(data), size)]
+    runs = [crc32(data[at : at + each * size]) for at in range(0, len(data), each * size)]
+    assert crcs_of_runs(np.array(pieces, np.uint32), size, each) == runs
+
+
+rows_of_100 = st.sets(st.integers(0, 99), max_size=100)
+
+
+@given(
+    st.sets(st.integers(0, 99), max_size=5),
+    rows_of_100,
+    rows_of_100,
+    st.fixed_dictionaries({"_RUN_BYTES": st.sampled_from([1, 24, 10**6]), "_SMALL_BYTES": st.sampled_from([0, 10**6])}),
+    st.booleans(),
+)
+def test_damage_is_found_among_the_wanted_blocks(
+    damaged: set[int],
+    wanted: set[int],
+    marked: set[int],
+    sizes: dict[str, int],
+    whole: bool,  # noqa: FBT001 - Hypothesis gives it
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 65536, (100, 3), np.uint16)
+    crcs = np.array([crc32(row.tobytes()) for row in tokens], np.uint32)
+    tokens[sorted(damaged), 1] ^= 1
+    marks = np.zeros(100, np.bool_)
+    marks[sorted(marked - damaged)] = True
+    rows = np.array(sorted(wanted - (marked - damaged)), np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ({"_RUNS_AT_LEAST": 1} | sizes).items():
+            patch.setattr(segment, name, value)
+        found = unsound(tokens, crcs, marks, rows, whole=whole)
+    assert found.tolist() == sorted(damaged & wanted)
+    assert not marks[sorted(damaged)].any()
+    assert marks[sorted(wanted - damaged)].all()
+
+
+def test_a_sound_block_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks next is told without a look; neighbours are looked at with it where they will be wanted, too."""
+    looked: list[int] = []
+
+    def watched(data: bytes, start: int = 0) -> int:
+        looked.append(len(data))
+        return crc32(data, start)
+
+    monkeypatch.setattr(segment, "crc32", watched)
+    tokens = np.zeros((2048, 1025), np.uint16)
+    crcs = np.full(2048, crc32(tokens[0].tobytes()), np.uint32)
+    marks = np.zeros(2048, np.bool_)
+    assert not len(unsound(tokens, crcs, marks, np.arange(0, 2048, 31), whole=True))
+    assert max(looked) == 32 * 2050
+    assert sum(size for size in looked if size == 32 * 2050) == tokens.nbytes
+    assert marks.all()
+
+
+def test_marks_are_one_processs_own_and_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who read the file share them; a changed file has none, nor one that changed a moment ago."""
+    monkeypatch.setattr(segment, "_remembered", {})
+    monkeypatch.setattr(segment, "_REMEMBERED_BYTES", 20)
+    marks = marks_of((1, 2, 3, 4), 8)
+    assert marks_of((1, 2, 3, 4), 8) is marks
+    assert not any(marks_of(other, 8) is marks for other in [(1, 2, 3, 5), (1, 9, 3, 4)])
+    assert marks_of((1, 2, 3, 4), 8) is not marks  # three files have more marks than are remembered
+    recent = (1, 2, 3, 1 << 62)
+    assert marks_of(recent, 8) is not marks_of(recent, 8)

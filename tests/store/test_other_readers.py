@@ -80,34 +80,17 @@ def test_megatron_opens_a_segment_by_its_prefix(tmp_path: Path, dtype: str) -> N
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
-def test_olmo_core_has_a_block_for_an_instance(tmp_path: Path, dtype: str) -> None:
-    """`NumpyFSLDataset` with ``sequence_length=block_tokens``: raw arrays, byte ranges, labels one token on."""
+def test_olmo_core_and_datatrove_have_a_block_for_an_instance(tmp_path: Path, dtype: str) -> None:
+    """`NumpyFSLDataset` with ``sequence_length=block_tokens``; `DatatroveFolderDataset` with ``seq_len`` one less."""
     info, files, tokens = written(tmp_path, dtype)
-    size = info.dtype.itemsize
-    counts = [file.stat().st_size // (size * info.block_tokens) for file in files]
+    size = info.block_tokens * info.dtype.itemsize
     instances = []
-    for file, count in zip(files, counts, strict=True):
-        for index in range(count):
+    for file in files:
+        for index in range(file.stat().st_size // size):
             with file.open("rb") as data:
-                data.seek(index * info.block_tokens * size)
-                instances.append(np.frombuffer(data.read(info.block_tokens * size), info.dtype))
+                data.seek(index * size)
+                instances.append(np.frombuffer(data.read(size), info.dtype))
     assert np.array_equal(instances, tokens)
-    assert np.array_equal([row[1:] for row in instances], tokens[:, 1:])  # each block has the label of its last token
-
-
-@pytest.mark.parametrize(("dtype", "token_size"), [("uint16", 2), ("uint32", 4)])
-def test_datatrove_has_a_block_for_an_item(tmp_path: Path, dtype: str, token_size: int) -> None:
-    """`DatatroveFolderDataset` with ``seq_len=block_tokens - 1``; it knows tokens of two bytes and of four."""
-    info, files, tokens = written(tmp_path, dtype)
-    seq_len = info.block_tokens - 1
-    items = []
-    for file in sorted(files):
-        for item in range(file.stat().st_size // token_size // (seq_len + 1)):
-            with file.open("rb") as data:
-                data.seek(item * token_size * (seq_len + 1))
-                read = data.read(token_size * (seq_len + 1))
-            items.append(np.frombuffer(read, np.uint16 if token_size == 2 else np.uint32).astype(np.int64))
-    assert np.array_equal(items, tokens)
 
 
 def test_an_open_segment_is_told_from_a_sealed_one(tmp_path: Path) -> None:

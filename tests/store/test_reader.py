@@ -53,6 +53,7 @@ def test_every_block_is_read_from_its_file(store: Store) -> None:
         assert block.tolist() == TOKENS[number].tolist()
         assert not block.flags.writeable
         assert not block.flags.owndata
+    assert [reader.chain_before(block) for block in range(1, 24)] == [*CHAIN.chains, None]
 
 
 @given(numbers=st.lists(st.integers(0, 21), max_size=40))
@@ -60,6 +61,11 @@ def test_blocks_are_gathered_in_the_order_asked_for(store: Store, numbers: list[
     reader = open_partition(store.path, STREAM, 0, check=True)
     assert reader.gather(numbers).tolist() == TOKENS[numbers].tolist()
     assert reader.gather(np.array(numbers, np.uint32)).tolist() == TOKENS[numbers].tolist()
+    seen: list[int] = []
+    for where, tokens, rows in reader.parts(np.array(numbers, np.int64)):
+        assert tokens[rows].tolist() == TOKENS[numbers][where].tolist()
+        seen += where.tolist()
+    assert sorted(seen) == list(range(len(numbers)))  # each once
 
 
 @given(bounds=st.tuples(st.integers(0, 22), st.integers(0, 22)).map(sorted))
@@ -97,11 +103,6 @@ def test_documents_are_where_they_were_stored(tmp_path: Path) -> None:
         DocumentPiece(3, 4, 10, 0, None, {}),
         DocumentPiece(4, 5, 11, -1, None, {}),
     ]
-
-
-def test_hashes_tell_where_a_chain_was(store: Store) -> None:
-    reader = open_partition(store.path, STREAM, 0)
-    assert [reader.chain_before(block) for block in range(1, 24)] == [*CHAIN.chains, None]
 
 
 @pytest.mark.parametrize("spoilt", [(), (5,), (4, 5, 6, 7)])
@@ -144,7 +145,6 @@ def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> No
 
 
 def test_a_segment_is_known_when_it_is_mapped_again(own: Store) -> None:
-    """Its manifest is read once, however often others take its place; what it holds is read again."""
     reader = PartitionReader(directory_of(own), INFO, 0, open_segments=1)
     assert reader.gather(range(22)).tolist() == TOKENS.tolist()
     for first in range(0, 20, 4):
@@ -269,7 +269,6 @@ def test_opening_reads_nothing_but_the_last_segment(own: Store) -> None:
 
 
 def test_few_files_are_kept_open(store: Store) -> None:
-    """Whatever was read; each map holds a descriptor."""
     reader = PartitionReader(directory_of(store), INFO, 0, open_segments=2)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     for number in range(22):
@@ -279,7 +278,6 @@ def test_few_files_are_kept_open(store: Store) -> None:
 
 
 def test_who_skips_damaged_blocks_reads_all_others(own: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """What is left out is counted and logged, once; a single block that is asked for is refused still."""
     flip(segment_of(own, 4).tokens, 2 * INFO.block_bytes)
     segment_of(own, 12).tokens.unlink()
     flip(segment_of(own, 20).tokens, INFO.block_bytes)
@@ -290,11 +288,8 @@ def test_who_skips_damaged_blocks_reads_all_others(own: Store, caplog: pytest.Lo
         assert reader.gather(range(22)).tolist() == TOKENS[rest].tolist()
     assert sorted(reader.skipped) == lost
     assert "block 6, at byte 20, " in reader.skipped[6]
-    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
-        (1, 6),
-        (4, 12),
-        (1, 21),
-    ]
+    logged = [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)]
+    assert logged == [(1, 6), (4, 12), (1, 21)]
     with pytest.raises(DamagedError, match="block 6"):
         reader.read(6)
     flip(segment_of(own, 4).tokens, 2 * INFO.block_bytes)  # mended
@@ -319,16 +314,6 @@ def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, ca
     fresh = open_partition(tmp_path, STREAM, 0, on_damage="skip")
     assert (fresh.hidden, fresh.blocks) == (None, 7 if suffix == "commits" else 8)
     assert (reader.refresh(), reader.hidden) == (fresh.blocks, None)
-
-
-@given(st.lists(st.integers(0, 21), max_size=20))
-def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
-    reader = open_partition(store.path, STREAM, 0)
-    seen: list[int] = []
-    for where, tokens, rows in reader.parts(np.array(numbers, np.int64)):
-        assert tokens[rows].tolist() == TOKENS[numbers][where].tolist()
-        seen += where.tolist()
-    assert sorted(seen) == list(range(len(numbers)))
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without large pages")

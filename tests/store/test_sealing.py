@@ -1,18 +1,128 @@
-"""Sealing full segments."""
+"""The commit log as bytes, and sealing full segments."""
 
 import dataclasses
 import json
+from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, contents, cut, fill, filled_store, make_chain, make_info, make_store, segment_of
+from tests.store.chains import (
+    STREAM,
+    contents,
+    cut,
+    fill,
+    filled_store,
+    flip,
+    flipped,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+)
 from tokenmill.errors import DamagedError
 from tokenmill.store import PartitionWriter, sealing
-from tokenmill.store.sealing import Manifest
+from tokenmill.store.sealing import BLOCK_ROW, Commit, Manifest, Scan, chain_after, entry_span, make_rows, scan
 from tokenmill.wire.chain import genesis_hash
+
+LARGE = make_info(segment_blocks=12)
+LONG = make_chain(LARGE, 12)
+ROWS = make_rows(memoryview(LONG.tokens), LONG.entries, LONG.chains, docs_bytes=0)
+
+cuts = st.sets(st.integers(1, 12), min_size=1, max_size=5).map(lambda ends: [0, *sorted(ends)])
+
+
+def make_log(ends: list[int]) -> list[bytes]:
+    return [
+        Commit(
+            blocks=end,
+            bin_bytes=end * LARGE.block_bytes,
+            docs_bytes=int(ROWS["docs_end"][end - 1]),
+            chain=LONG.chains[end - 1],
+            source_offset=end,
+            rows=ROWS[start:end],
+        ).encode()
+        for start, end in pairwise(ends)
+    ]
+
+
+def read(log: bytes) -> Scan:
+    return scan(log, block_bytes=LARGE.block_bytes, segment_blocks=LARGE.segment_blocks)
+
+
+@given(cuts)
+def test_what_was_encoded_is_found(ends: list[int]) -> None:
+    log = b"".join(make_log(ends))
+    found = read(log)
+    assert (found.end, found.damage) == (len(log), None)
+    assert [(commit.blocks, commit.source_offset) for commit in found.commits] == [(end, end) for end in ends[1:]]
+    assert b"".join(commit.rows.tobytes() for commit in found.commits) == ROWS[: ends[-1]].tobytes()
+
+
+@given(cuts, st.data())
+def test_a_prefix_gives_the_longest_committed_prefix(ends: list[int], data: st.DataObject) -> None:
+    records = make_log(ends)
+    log = b"".join(records)
+    length = data.draw(st.integers(0, len(log)))
+    found = read(log[:length])
+    whole = [
+        end for end, n in zip(ends[1:], range(len(records)), strict=True) if len(b"".join(records[: n + 1])) <= length
+    ]
+    assert [commit.blocks for commit in found.commits] == whole
+    assert found.end == len(b"".join(records[: len(whole)]))
+    assert found.damage is None
+
+
+@given(cuts, st.data())
+def test_a_flipped_bit_is_damage_unless_it_is_in_the_last_record(ends: list[int], data: st.DataObject) -> None:
+    """A record that another one follows was whole once; the last one may never have been."""
+    records = make_log(ends)
+    log = b"".join(records)
+    at = data.draw(st.integers(0, len(log) - 1))
+    found = read(flipped(log, at, data.draw(st.integers(0, 7))))
+    broken = next(n for n in range(len(records)) if at < len(b"".join(records[: n + 1])))
+    assert [commit.blocks for commit in found.commits] == ends[1 : broken + 1]
+    assert (found.damage is None) == (broken == len(records) - 1)
+
+
+@given(cuts, st.binary(max_size=200))
+def test_garbage_after_the_last_record_was_never_written(ends: list[int], garbage: bytes) -> None:
+    log = b"".join(make_log(ends))
+    assert (read(log + garbage).end, read(log + garbage).damage) == (len(log), None)
+
+
+@pytest.mark.parametrize("held", [[1, 2], [0, 2], [0, 1, 1]], ids=["the first is gone", "one is gone", "one is twice"])
+def test_records_that_do_not_continue_each_other_are_damage(held: list[int]) -> None:
+    records = make_log([0, 2, 5, 9])
+    assert "does not continue" in (read(b"".join(records[number] for number in held)).damage or "")
+
+
+def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:
+    records = make_log([0, 2, 5, 9])
+    found = scan(
+        records[2],
+        block_bytes=LARGE.block_bytes,
+        segment_blocks=LARGE.segment_blocks,
+        blocks=5,
+        docs_bytes=int(ROWS["docs_end"][4]),
+    )
+    assert [commit.blocks for commit in found.commits] == [9]
+
+
+def test_a_row_says_where_its_entry_is_and_what_its_bytes_hash_to() -> None:
+    rows = make_rows(memoryview(LONG.tokens), LONG.entries, LONG.chains, docs_bytes=100)
+    assert rows.dtype == BLOCK_ROW
+    assert rows.dtype.itemsize == 32
+    assert rows["docs_end"][11] == 100 + sum(map(len, LONG.entries))
+    assert rows["tokens_crc"][1] == crc32(LONG.tokens[LARGE.block_bytes : 2 * LARGE.block_bytes])
+    assert rows["entry_crc"][1] == crc32(LONG.entries[1])
+    assert chain_after(rows, 2) == LONG.chains[2]
+    first, second = len(LONG.entries[0]), len(LONG.entries[0]) + len(LONG.entries[1])
+    assert [entry_span(ROWS, 0), entry_span(ROWS, 1)] == [(0, first), (first, second)]
+
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 6)
@@ -91,9 +201,7 @@ def test_a_manifest_never_vouches_for_changed_bytes(tmp_path: Path, suffix: str,
         writer.append(cut(CHAIN, INFO, before, 3), token_offset=0)
         writer.commit()
         file = segment_of(store).directory / f"{0:012d}.{suffix}"
-        data = np.fromfile(file, np.uint8)
-        data[INFO.block_bytes + 1] ^= 1
-        data.tofile(file)
+        flip(file, INFO.block_bytes + 1)
         with pytest.raises(DamagedError, match=f"{file.name}: .*(block|entry)"):
             writer.append(cut(CHAIN, INFO, 3, 4), token_offset=1)
     assert not segment_of(store).manifest.exists()

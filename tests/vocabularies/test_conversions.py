@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from tests import vocabularies
 from tests.vocabularies import files
+from tests.vocabularies.conversions import read_ranks, read_tekken
 from tests.vocabularies.files import data_file, library
-from tests.vocabularies.ranks import read_ranks, read_tekken
 from tests.vocabularies.texts import COLLECTION, LONG, mixtures
 from tests.vocabularies.trained import TOOLS, WHOLE_WORDS
 
@@ -52,10 +52,8 @@ def _tekken() -> Encode:
 
 @cache
 def _mistral() -> Encode:
-    model: Any = SentencePieceProcessor(
-        model_file=str(data_file("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"))
-    )
-    encode: Encode = model.encode
+    file = data_file("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3")
+    encode: Encode = SentencePieceProcessor(model_file=str(file)).encode
     return encode
 
 

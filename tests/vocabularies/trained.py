@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.vocabularies.files import added_token, data_file
-from tests.vocabularies.ranks import pre_tokenizer, read_tekken, spelled
+from tests.vocabularies.conversions import pre_tokenizer, read_tekken, spelled
+from tests.vocabularies.files import added_token, data_file, made_once
 
 LLAMA3: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -32,7 +32,8 @@ _VOCABULARY: Final = 16_000
 """Enough for words of many languages, and trained in seconds."""
 
 
-def train_llama3_style() -> bytes:
+@made_once
+def llama3_style() -> bytes:
     """Return byte-level BPE with Llama 3's pattern, ``ignore_merges``, and a token put before each text."""
     content = _train_byte_level(LLAMA3)
     model = content["model"]
@@ -44,7 +45,8 @@ def train_llama3_style() -> bytes:
     return json.dumps(content).encode()
 
 
-def train_gemma_style() -> bytes:
+@made_once
+def gemma_style() -> bytes:
     """Return BPE with byte fallback over texts whose spaces are ``▁``, special tokens first, as Gemma's file has it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # noqa: S106
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
@@ -63,7 +65,8 @@ def train_gemma_style() -> bytes:
     return json.dumps(content).encode()
 
 
-def train_gpt_neox_style() -> bytes:
+@made_once
+def gpt_neox_style() -> bytes:
     """Return byte-level BPE behind NFC, two special tokens first, and tokens of spaces that are found in texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
@@ -90,7 +93,8 @@ def _begins_with(name: str, number: int) -> dict[str, Any]:
     }
 
 
-def train_qwen25_style() -> bytes:
+@made_once
+def qwen25_style() -> bytes:
     """Return byte-level BPE behind NFC with Qwen 2.5's pattern, and added tokens of both sorts."""
     content = _train_byte_level(QWEN25)
     content["normalizer"] = {"type": "NFC"}
@@ -99,7 +103,8 @@ def train_qwen25_style() -> bytes:
     return json.dumps(content).encode()
 
 
-def train_unigram() -> bytes:
+@made_once
+def unigram() -> bytes:
     """Return a Unigram model behind NFKC with ``▁`` for spaces, as T5's and XLM-R's are."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC()])

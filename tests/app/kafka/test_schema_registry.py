@@ -18,8 +18,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 from structlog.testing import capture_logs
 
-from tests.app.milling.decoding.opened import opened
-from tests.app.milling.decoding.registered import AVRO, JSON, PROTO, framed
+from tests.app.milling.decoding.opened import AVRO, JSON, PROTO, framed, opened
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
 from tokenmill.app.kafka.schema_registry import SchemaRegistry, schemas_for_command, schemas_of
 from tokenmill.app.milling.decoding import RegisteredSchema

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from tests.app.conftest import until
 from tests.app.kafka.test_control_topic import settled
 from tests.app.mill.conftest import World, WorldFactory, batch, resumed
-from tests.app.milling.decoding.opened import opened
-from tests.app.milling.decoding.registered import Registry, avro, framed, written
+from tests.app.milling.decoding.opened import Registry, avro, framed, opened, written
 from tests.app.milling.tokenizers.conftest import words
 from tests.conftest import TopicFactory
 from tests.marked import until as wait_until

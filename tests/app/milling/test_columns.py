@@ -1,8 +1,9 @@
-"""What the figures of a chain count: each document at each step that it came to, by mill and reference alike."""
+"""Records and documents in columns, and what the figures of a chain count, by mill and reference alike."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -13,19 +14,19 @@ from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
 from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, write
-from tests.strategies import feed_sizes, message_bytes, record_lists, sources
+from tests.strategies import documents, feed_sizes, message_bytes, record_lists, sources
 from tokenmill.app.milling import columns, document_columns
 from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns, text_sizes
-from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.document_columns import DocumentColumns, Metas, document_metas, join_bounds
 from tokenmill.app.milling.foreign_code import open_user_function
 from tokenmill.app.milling.outcomes import Kind, Outcome
 from tokenmill.app.milling.steps import Rejected, Step
 from tokenmill.app.milling.steps.basic import CustomStep, MinChars, NotEmpty
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
-from tokenmill.documents import Document, Limits, Record
+from tokenmill.documents import Document, Limits, Record, document_meta
 from tokenmill.errors import RecordError
-from tokenmill.wire.totals import Amount, Figures, Totals
+from tokenmill.wire.totals import Amount, Totals
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,14 @@ def with_steps(source: Source, steps: Sequence[Step]) -> Source:
     return replace(source, stages=replace(source.stages, steps=steps))
 
 
-@given(
-    source=sources,
-    steps=whims,
-    records=record_lists(),
-    sizes=feed_sizes,
-    size=message_bytes,
-    part=st.sampled_from([1, 3, 4096]),
-)
+with_whims = st.builds(with_steps, sources, whims)
+
+
+@given(with_whims, record_lists(), feed_sizes, message_bytes, st.sampled_from([1, 3, 4096]))
 def test_mill_and_reference_count_alike(
-    *, source: Source, steps: Sequence[Step], records: list[Record], sizes: list[int], size: int, part: int
+    source: Source, records: list[Record], sizes: list[int], size: int, part: int
 ) -> None:
     """For any steps, splits, feeds and parts of a feed, byte for byte, at every cursor."""
-    source = with_steps(source, steps)
     mill = source.mill(message_bytes=size)
     with patch.object(columns, "PART_RECORDS", part):
         fed = [mill.feed(feed).messages for feed in divide(records, sizes)]
@@ -99,11 +95,8 @@ def test_mill_and_reference_count_alike(
             assert_brute_force(source, recipe.split, records, totals)
 
 
-@given(sources, whims, record_lists(), feed_sizes)
-def test_a_resumed_chain_counts_on(
-    source: Source, steps: Sequence[Step], records: list[Record], sizes: list[int]
-) -> None:
-    source = with_steps(source, steps)
+@given(with_whims, record_lists(), feed_sizes)
+def test_a_resumed_chain_counts_on(source: Source, records: list[Record], sizes: list[int]) -> None:
     recipe = source.recipes[0]
     messages = write(source, recipe, records, sizes, carries=(True, False))
     for message in messages:
@@ -136,17 +129,6 @@ def assert_brute_force(source: Source, split: str, records: Sequence[Record], to
         assert sum(amount.size for amount in figures.languages.values()) == totals.tokens
     for name, amount in figures.filtered.items():
         assert totals.filtered[name] == amount.documents
-
-
-@given(sources, record_lists(), feed_sizes)
-def test_short_forms_alone_have_no_figures(source: Source, records: list[Record], sizes: list[int]) -> None:
-    """So streams without a list of steps have the messages that they always had."""
-    mill = source.mill()
-    for feed in divide(records, sizes):
-        mill.feed(feed)
-    for chain in mill.chains.values():
-        assert chain.totals.figures == Figures()
-        assert b"figures" not in chain.totals.pack()
 
 
 def test_each_step_has_what_the_one_before_passed_on() -> None:
@@ -187,17 +169,14 @@ def test_sizes_are_those_of_utf_8(texts: list[str]) -> None:
     assert text_sizes(texts).tolist() == [len(text.encode()) for text in texts]
 
 
-@given(record_lists(), st.integers(0, 50))
-def test_a_fetch_knows_where_an_offset_lies(records: list[Record], offset: int) -> None:
-    found = RecordColumns.of(records)
-    assert found.index(offset) == sum(record.offset < offset for record in records)
-    assert found.offsets.tolist() == [record.offset for record in records]
-    assert found.sizes.tolist() == [len(record.value or b"") for record in records]
-
-
-@given(record_lists(), st.integers(1, 5), st.integers(0, 40))
-def test_parts_are_bounded_and_leave_no_record_out(records: list[Record], most: int, size: int) -> None:
+@given(record_lists(), st.integers(0, 50), st.integers(1, 5), st.integers(0, 40))
+def test_a_fetch_knows_where_an_offset_lies_and_is_divided(
+    records: list[Record], offset: int, most: int, size: int
+) -> None:
     fetch = RecordColumns.of(records)
+    assert fetch.index(offset) == sum(record.offset < offset for record in records)
+    assert fetch.offsets.tolist() == [record.offset for record in records]
+    assert fetch.sizes.tolist() == [len(record.value or b"") for record in records]
     with patch.object(columns, "PART_RECORDS", most), patch.object(columns, "PART_BYTES", size):
         assert list(fetch.parts()) == list(document_columns.divide(fetch.sizes, items=most, room=size))
 
@@ -212,15 +191,14 @@ def _outcomes(columns: OutcomeColumns) -> dict[int, Outcome]:
     return found
 
 
-@given(sources, whims, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
+@given(with_whims, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
 def test_outcomes_of_a_fetch_are_those_of_its_records(
-    source: Source, steps: Sequence[Step], records: list[Record], skips: frozenset[int]
+    source: Source, records: list[Record], skips: frozenset[int]
 ) -> None:
     """Kept, filtered, refused, skipped, tombstone or flush; what no split owns is in no column.
 
     With any steps: each sees what the ones before it left, and counts under its own label.
     """
-    source = with_steps(source, steps)
     seen: list[int] = []
     fetch = RecordColumns.of(records)
     columns = OutcomeColumns.sort(source.stages, fetch, skips, note=lambda low, high: seen.extend((low, high)))
@@ -286,3 +264,71 @@ def test_the_note_names_each_record_that_a_function_sees() -> None:
     told: list[tuple[int, int]] = []
     OutcomeColumns.sort(stages, RecordColumns.of(records), note=lambda low, high: told.append((low, high)))
     assert told == [(4, 4), (6, 6), (4, 6)]
+
+
+sizes = st.lists(st.integers(0, 9), max_size=8)
+
+
+@given(st.lists(sizes, max_size=4), st.integers(0, 5))
+def test_bounds_of_parts_are_those_of_all_their_items(parts: list[list[int]], begin: int) -> None:
+    bounds = [np.cumsum([begin, *part], dtype=np.int64) for part in parts]
+    assert join_bounds(bounds).tolist() == np.cumsum([0, *(size for part in parts for size in part)]).tolist()
+
+
+@given(sizes, st.integers(1, 4), st.integers(0, 20))
+def test_ranges_are_as_long_as_they_may_be(sizes: list[int], items: int, room: int) -> None:
+    ranges = list(document_columns.divide(np.array(sizes, np.int64), items=items, room=room))
+    assert [low for low, _ in ranges] + [len(sizes)] == [0, *(high for _, high in ranges)]
+    for low, high in ranges:
+        assert 1 <= high - low <= items
+        assert sum(sizes[low:high]) <= room or high - low == 1
+    for (low, high), _ in pairwise(ranges):
+        assert high - low == items or sum(sizes[low : high + 1]) > room
+
+
+CARRIED = ("score", "label")
+
+
+def _each(columns: DocumentColumns) -> list[Document]:
+    return [columns.at(index) for index in range(len(columns))]
+
+
+@given(st.lists(documents, max_size=6), st.data())
+def test_columns_hold_documents(many: list[Document], data: st.DataObject) -> None:
+    columns = DocumentColumns.of(many)
+    assert _each(columns) == many
+    choice = np.array([data.draw(st.booleans()) for _ in many], np.bool_)
+    assert _each(columns.chosen(choice)) == [document for document, chosen in zip(many, choice, strict=True) if chosen]
+    first = data.draw(st.integers(0, len(many)))
+    assert _each(columns.since(first)) == many[first:]
+    columns.append(Document("added", 7))
+    columns = columns.changed({first: Document("put", 8, {"a": 1})})
+    expected = [*many, Document("added", 7)]
+    expected[first] = Document("put", 8, {"a": 1})
+    assert _each(columns) == expected
+
+
+def _metas(metas: Metas) -> list[bytes]:
+    assert len(metas.data) == metas.bounds[-1]
+    return [metas.data[low:high] for low, high in pairwise(metas.bounds.tolist())]
+
+
+names = st.none() | st.integers(0, 99) | st.text(max_size=8) | st.text('a",:\\{', max_size=5)
+
+
+@given(st.lists(names, max_size=6) | st.lists(st.text('a",:', max_size=4), max_size=6), st.sampled_from([(), CARRIED]))
+def test_metas_of_many_are_those_of_each(ids: list[str | int | None], carried: tuple[str, ...]) -> None:
+    documents = [Document("text", name, {CARRIED[0]: 1}) for name in ids]
+    metas = document_metas(DocumentColumns.of(documents), carried)
+    assert _metas(metas) == [document_meta(document, carried) for document in documents]
+
+
+@given(st.lists(st.lists(st.binary(max_size=3), max_size=4), min_size=1, max_size=4))
+def test_metas_are_put_together(parts: list[list[bytes]]) -> None:
+    metas = Metas.concatenate([Metas.join(part) for part in parts])
+    assert _metas(metas) == [meta for part in parts for meta in part]
+    low = 0
+    for part in parts:
+        data, bounds = metas.part(low, low + len(part))
+        assert [data[start:end] for start, end in pairwise(bounds.tolist())] == part
+        low += len(part)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,16 +32,8 @@ def opened(fields: tuple[str, ...] = ("url", "language")) -> tuple[Source, Sourc
     """Return the source with kernels, and the one whose steps are the references alone."""
     with TemporaryDirectory() as folder:
         entries, lists = read_pipeline(every_step(Path(folder)))
-    recipe = replace(
-        RECIPE,
-        pipeline=entries,
-        metadata_fields=fields,
-        max_text_bytes=4000,
-        max_fields_bytes=70,
-        shards=3,
-        splits=(("train", 2), ("dev", 1)),
-        block_tokens=64,
-    )
+    sizes: dict[str, Any] = {"max_text_bytes": 4000, "max_fields_bytes": 70, "shards": 3, "block_tokens": 64}
+    recipe = replace(RECIPE, pipeline=entries, metadata_fields=fields, splits=(("train", 2), ("dev", 1)), **sizes)
     recipes = tuple(replace(recipe, split=name) for name, _ in recipe.splits)
     fast = open_stages(recipe, RAW, lists=lists)
     assert not fast.steps_refused

@@ -190,21 +190,10 @@ def test_settings_that_cannot_be_used_are_refused(change: dict[str, Any]) -> Non
 
 
 def test_all_stages_come_from_the_recipe() -> None:
-    recipe: Recipe = replace(
-        RECIPE,
-        decode="json",
-        text_fields=("body",),
-        id_field="name",
-        metadata_fields=("label",),
-        max_text_bytes=3,
-        max_id_bytes=2,
-        max_fields_bytes=13,
-        min_chars=2,
-        shards=1000,
-        splits=(("train", 980), ("validation", 20)),
-        split_by="content",
-    )
-    stages = open_stages(recipe, RAW)
+    fields: dict[str, Any] = {"text_fields": ("body",), "id_field": "name", "metadata_fields": ("label",)}
+    limits: dict[str, Any] = {"max_text_bytes": 3, "max_id_bytes": 2, "max_fields_bytes": 13, "min_chars": 2}
+    shards: dict[str, Any] = {"shards": 1000, "splits": (("train", 980), ("validation", 20)), "split_by": "content"}
+    stages = open_stages(replace(RECIPE, decode="json", **fields, **limits, **shards), RAW)
 
     def of(value: str) -> tuple[str, object]:
         outcome = stages.outcome(text(0, value))

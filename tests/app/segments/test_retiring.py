@@ -10,7 +10,7 @@ import pytest
 
 from tests.store import chains
 from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
-from tests.store.dying import dies
+from tests.store.harm import dies
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.store import EraWriter, PartitionWriter, Start, Store, open_partition

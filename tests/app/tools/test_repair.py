@@ -22,8 +22,7 @@ from tests.store.chains import (
     segment_of,
     tokens_of,
 )
-from tests.store.dying import dies
-from tests.store.giving import ChainDonor
+from tests.store.harm import ChainDonor, dies
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import Donor, Repaired, repair_partition, store_donor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError

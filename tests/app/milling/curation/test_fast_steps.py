@@ -1,6 +1,7 @@
-"""Kernels give the answers of the references, for any text, and are caught where they do not."""
+"""Kernels give the answers of the references, for any text, and are not used where they do not."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.app.milling.curation.odd_pieces import curated_texts
-from tests.app.milling.steps.curated import odd_texts
+from tests.app.milling.steps.curated import CHUNKS, curated_texts, odd_texts
 from tokenmill.app.milling.curation import compiled, fast_steps
+from tokenmill.app.milling.curation.choosing import CURATION_PROBE, WITH_KERNELS, compile_kernels, faster_steps
+from tokenmill.app.milling.curation.fast_language import FastLanguage, gram_hash, read_model
 from tokenmill.app.milling.curation.fast_steps import FastStep, Judgement, WordSplit, with_kernels
 from tokenmill.app.milling.document_columns import DocumentColumns
 from tokenmill.app.milling.steps.basic import NotEmpty
@@ -18,8 +20,9 @@ from tokenmill.app.milling.steps.c4_quality import C4Quality
 from tokenmill.app.milling.steps.fineweb_quality import FinewebQuality
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.gopher_repetition import GopherRepetition
-from tokenmill.app.milling.steps.protocol import Rejected, Step, each_alone
-from tokenmill.documents import Document
+from tokenmill.app.milling.steps.language import LanguageStep, model_file
+from tokenmill.app.milling.steps.protocol import Answer, Rejected, Step, each_alone
+from tokenmill.documents import Document, Limits
 from tokenmill.errors import EngineError, SettingsError
 
 STEPS: tuple[Step, ...] = (
@@ -89,7 +92,6 @@ def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.MonkeyPatch, fast: tuple[Step, ...]) -> None:
-    """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.MOST_ENTRIES", 50)
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.TABLE_ENTRIES", 8)
@@ -141,3 +143,108 @@ def test_a_step_without_a_kernel_is_never_said_to_be_compiled(
     monkeypatch.setattr(compiled, "kernel_folder", lambda: tmp_path)
     with_kernels([NotEmpty()])
     assert not caplog.records
+
+
+ODD = (
+    *("", "\n", "\0", "</s>", "00 </s>", "ein Satz </s> and what stands behind it is read no more"),
+    *("__label__en", "__label__en a", "<", "é", "\u3042", "a\x0bb\x0cc\x00d\te", "😀" * 300, "x" * 2000),
+    *("THE MILL GRINDS THE CORN, 1234", "ΑΛΈΘΕΙ ΤΟ ΣΙΤΆΡΙ"),  # noqa: RUF001 - Greek
+)
+
+
+def _same(step: LanguageStep, texts: Sequence[str]) -> None:
+    documents = DocumentColumns.without_fields(list(texts), [None] * len(texts))
+    assert _shown(FastLanguage.of(step).many(documents)) == _shown(each_alone(step, documents))
+
+
+def _shown(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, str]]:
+    return [(at, repr(answer)) for at, answer in answers]  # errors are equal to none but themselves
+
+
+def test_it_says_what_fasttext_says() -> None:
+    texts = [*CURATION_PROBE, *ODD]
+    assert FastLanguage.of(LanguageStep()).languages_of(texts) == [LanguageStep().look_at(text) for text in texts]
+    for beginning in (1, 50, 200, 201, 5000):
+        _same(LanguageStep(("en", "de"), beginning=beginning), texts)
+
+
+@given(st.lists(st.text() | st.lists(st.sampled_from([*CHUNKS, *ODD])).map(" ".join), max_size=5))
+def test_any_text_has_fasttexts_language_and_score(texts: list[str]) -> None:
+    assert FastLanguage.of(LanguageStep()).languages_of(texts) == [LanguageStep().look_at(text) for text in texts]
+
+
+def test_fields_are_set_and_errors_returned() -> None:
+    step = LanguageStep(label_only=True)
+    _same(step.within(("language", "language_score"), Limits(1000, 20, 200)), CURATION_PROBE)
+    _same(step.within(("language", "language_score"), Limits(1000, 20, 20)), CURATION_PROBE)
+
+
+def test_another_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = FastLanguage.of(LanguageStep())
+    monkeypatch.setattr("tokenmill.app.milling.curation.fast_language.SAMPLE_ONE_IN", 1)
+    monkeypatch.setattr(LanguageStep, "look_at", lambda _step, _text: ("xx", 0.5))
+    with pytest.raises(EngineError, match="language: the kernel says"):
+        fast.many(DocumentColumns.without_fields(["one text"], [None]))
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    data = model_file().read_bytes()
+    (tmp_path / "other").write_bytes(b"1234" + data[4:])
+    with pytest.raises(ValueError, match="no fastText model of format 12"):
+        read_model(tmp_path / "other")
+    (tmp_path / "longer").write_bytes(data + b"1")
+    with pytest.raises(ValueError, match="longer than what is in it"):
+        read_model(tmp_path / "longer")
+
+
+def test_hash_takes_bytes_as_signed() -> None:
+    assert gram_hash(b"a") == 0xE40C292C
+    assert gram_hash("é".encode()) != gram_hash(b"a")
+
+
+def test_steps_without_kernels_stay_as_they_are() -> None:
+    steps = (NotEmpty(),)
+    assert faster_steps(steps) == (steps, "")
+
+
+@pytest.mark.slow
+def test_steps_get_kernels() -> None:
+    (plain, fast), why = faster_steps([NotEmpty(), GopherQuality()])
+    assert isinstance(plain, NotEmpty)
+    assert isinstance(fast, FastStep)
+    assert fast.name in WITH_KERNELS
+    assert fast.describe() == GopherQuality().describe()
+    assert why == ""
+
+
+def test_without_numba_the_references_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenmill.app.milling.curation.fast_steps", None)
+    steps = (GopherQuality(),)
+    same, why = faster_steps(steps)
+    assert same == steps
+    assert "numba cannot be loaded" in why
+
+
+def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenmill.app.milling.curation.chunk_words.KNOWN_RULES", "")
+    fast_steps.word_split.cache_clear()
+    steps = (GopherQuality(),)
+    same, why = faster_steps(steps)
+    fast_steps.word_split.cache_clear()
+    assert same == steps
+    assert "cuts English words by other expressions" in why
+
+
+@pytest.mark.slow
+def test_kernels_of_all_steps_are_compiled_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Step] = []
+    real = fast_steps.with_kernels
+
+    def kept(steps: Sequence[Step]) -> Sequence[Step]:
+        made.extend(real(steps))
+        return made
+
+    monkeypatch.setattr(fast_steps, "with_kernels", kept)
+    compile_kernels()
+    assert {step.name for step in made} == WITH_KERNELS
+    assert {type(step) for step in made} == {FastStep, FastLanguage}

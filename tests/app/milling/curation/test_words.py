@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.curation.odd_pieces import curious_texts
+from tests.app.milling.steps.curated import curious_texts
 from tokenmill.app.milling.curation.words import CHUNK_CHARACTERS, REMEMBERED_CHARACTERS, english, pieces, suffix_search
 
 pytestmark = pytest.mark.skipif(find_spec("spacy") is None, reason="needs spaCy")
@@ -62,7 +62,6 @@ def test_a_special_case_is_not_joined_where_a_longer_one_crosses_a_space() -> No
 
 
 def test_the_word_that_spacy_cannot_hold_is_left_out_everywhere() -> None:
-    """The same each time: nothing of a text before has an effect."""
     for _ in range(3):
         assert english().words("an IS_ALPHA, (IS_ALPHA) is.IS_ALPHA_x") == ("an", ",", "(", ")", "is._x")
     assert english().words("IS_ALPHA_x is no such word") == ("IS_ALPHA_x", "is", "no", "such", "word")

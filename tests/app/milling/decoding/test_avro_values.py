@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import AVRO, Registry, avro, framed, written
+from tests.app.milling.decoding.opened import AVRO, Registry, answer, avro, framed, opened, written
 from tokenmill.app.milling.decoding.avro_values import MAX_RECURSION, value_reader
 from tokenmill.app.milling.decoding.protocol import RULES
 from tokenmill.documents import Document
@@ -42,7 +41,6 @@ pages = st.fixed_dictionaries(
 
 @given(pages)
 def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
-    """Text, id and fields: an enum as its symbol, a logical type as what is stored."""
     decoder = opened("avro", metadata_fields=("label", "seen", "score"))
     document = decoder(framed(written(AS_STORED, page)))
     assert document == Document(page["text"], page["id"], {name: page[name] for name in ("label", "seen", "score")})
@@ -104,7 +102,6 @@ def test_values_of_a_schema_in_itself_have_a_deepest_nesting(depth: int) -> None
 
 
 def beside(kind: Any, **said: Any) -> list[Any]:
-    """Return the fields of a record: its text, and one of this type."""
     return [TEXT, {"name": "b", "type": kind, **said}]
 
 
@@ -204,7 +201,7 @@ def test_many_values_are_a_document_where_the_recipe_has_earlier_rules() -> None
 HOSTILE = """
 import json, sys
 from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import Registry, avro, framed
+from tests.app.milling.decoding.opened import Registry, avro, framed
 decoder = opened("avro", schemas=Registry({1: avro(json.loads(sys.argv[1]))}))
 print(answer(decoder, framed(b"\\x02a\\x02" * 1_000_000)))
 """

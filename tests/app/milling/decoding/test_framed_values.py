@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import AVRO, EVERY_ID, Registry, avro, framed, written
+from tests.app.milling.decoding.opened import AVRO, EVERY_ID, Registry, answer, avro, framed, opened, written
 from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.strategies import nasty_bytes
 from tokenmill.app.milling.decoding import FORMATS, REASONS, FramedDecoder, RegisteredSchema

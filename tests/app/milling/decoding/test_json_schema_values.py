@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import Registry, framed
+from tests.app.milling.decoding.opened import Registry, answer, framed, opened
 from tests.strategies import json_bytes, nasty_bytes
 from tokenmill.app.milling.decoding import RegisteredSchema
 from tokenmill.app.milling.decoding.protocol import RULES
@@ -47,7 +46,6 @@ def test_detail_names_the_rule_and_not_the_text() -> None:
 
 
 def test_references_are_resolved_from_the_registry_alone() -> None:
-    """By their names; nothing is fetched from an address."""
     label = RegisteredSchema("JSON", '{"type": "string", "maxLength": 3}')
     schema = RegisteredSchema("JSON", '{"properties": {"label": {"$ref": "label.json"}}}', (("label.json", label),))
     decoder = opened("json_schema", schemas=Registry({1: schema}))
@@ -115,7 +113,6 @@ def around(levels: int, kind: str, last: Any) -> Any:
     ],
 )
 def test_a_schema_whose_steps_have_no_bound_is_refused(schema: Any) -> None:
-    """References in a circle, parts that double, patterns that become too large."""
     assert answer(opened("json_schema", schemas=registered(schema)), framed(b'{"text": "a"}')) == "unusable_schema"
 
 

@@ -9,8 +9,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.milling.decoding.opened import answer, opened
-from tests.app.milling.decoding.registered import PROTO, Registry, framed
+from tests.app.milling.decoding.opened import PROTO, Registry, answer, framed, opened
 from tokenmill.app.milling.decoding import RegisteredSchema
 from tokenmill.app.milling.decoding.protobuf_values import MOST_NUMBERS, compiled, value_reader
 from tokenmill.app.milling.decoding.protocol import RULES
@@ -33,7 +32,6 @@ def message(**values: Any) -> Message:
 
 @given(st.text(max_size=20), st.integers(1, 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False))
 def test_messages_come_out_as_they_went_in(text: str, number: int, score: float) -> None:
-    """An enum as its name; what is not there and has no default is left out."""
     value = framed(PAGE + message(text=text, id=number, score=score, label=1).SerializeToString())
     assert DECODER(value) == Document(text, number, {"label": "GOOD", "score": score})
 

@@ -1,7 +1,5 @@
 """Languages."""
 
-from typing import Any
-
 import pytest
 
 from tests.app.milling.steps.curated import PLAIN, opened, reason
@@ -10,7 +8,7 @@ from tokenmill.app.milling.steps import Rejected
 from tokenmill.app.milling.steps.language import CODES, FIRST_LOOK, LanguageStep, model_file
 from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.documents import FIELDS_TOO_LONG, Document, Limits
-from tokenmill.errors import RecordError, SettingsError
+from tokenmill.errors import RecordError
 
 GERMAN = "Die Mühle mahlt das Korn, das die Bauern bringen, und das Mehl wird in der Stadt verkauft.\n"
 
@@ -98,17 +96,3 @@ def test_the_model_is_described() -> None:
 
 def test_the_codes_are_those_of_the_model() -> None:
     assert {label.removeprefix("__label__") for label in read_model(model_file())[1]} == CODES
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"languages": ["English"]}, 'languages: the model knows no "English"; it knows af, als, .* zh$'),
-        ({"languages": ["en", "xx"]}, 'languages: the model knows no "xx"'),
-        ({"language_threshold": 65}, "language_threshold = "),
-        ({"beginning": 0}, "beginning = "),
-    ],
-)
-def test_wrong_values_are_named(values: dict[str, Any], named: str) -> None:
-    with pytest.raises(SettingsError, match=rf"^step 1 \(language\): {named}"):
-        opened("language", **values)

@@ -236,10 +236,7 @@ def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.L
 def test_text_on_which_both_fail_is_refused() -> None:
     never = encoder(Mock(side_effect=PanicError("not even one")))
     assert set(Spelled(never, HuggingFace(panicking())).encode(["one", HARMFUL]).failed) == {1}
-
-
-def test_no_memory_is_no_answer() -> None:
-    """It says nothing about the text."""
+    # no memory says nothing about the text
     with pytest.raises(MemoryError):
         Spelled(encoder(Mock(side_effect=MemoryError)), HuggingFace(words())).encode(["a"])
 

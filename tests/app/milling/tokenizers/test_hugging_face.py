@@ -23,8 +23,8 @@ from tests.app.milling.tokenizers.conftest import around, word_model, words
 from tests.app.milling.tokenizers.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
 from tests.vocabularies import unigram
+from tests.vocabularies.conversions import spelled
 from tests.vocabularies.files import added_token
-from tests.vocabularies.ranks import spelled
 from tokenmill.app.milling.tokenizers import (
     PROBE,
     RAW_BYTES,
@@ -50,8 +50,7 @@ def test_ids_do_not_depend_on_the_batch(byte_level_engine: Engine, batch: list[s
     tokens = byte_level_engine.encode(batch)
     assert tokens.ids.dtype == np.uint32
     assert tokens.offsets.dtype == np.int64
-    assert tokens.offsets[0] == 0
-    assert tokens.offsets[-1] == len(tokens.ids)
+    assert (tokens.offsets[0], tokens.offsets[-1]) == (0, len(tokens.ids))
     assert [ids.tolist() for ids in tokens] == [_ids(byte_level_engine, text) for text in batch]
 
 
@@ -357,33 +356,28 @@ def _of(post_processor: object) -> Template:
 LEVELS = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
+BERT = {"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]}
+
+
 @pytest.mark.parametrize(
-    ("single", "expected"),
+    ("processor", "expected"),
     [
-        (("a", "$A"), Template((1,), ())),
-        (("$A", "a"), Template((), (1,))),
-        (("a", "a", "$A", "a"), Template((1, 1), (1,))),
+        (around("a", "$A"), Template((1,), ())),
+        (around("$A", "a"), Template((), (1,))),
+        (around("a", "a", "$A", "a"), Template((1, 1), (1,))),
+        (BERT, Template((1,), (2,))),
+        (BERT | {"type": "RobertaProcessing", "trim_offsets": True, "add_prefix_space": False}, Template((1,), (2,))),
     ],
 )
-def test_a_template_is_found(single: tuple[str, ...], expected: Template) -> None:
-    processor = around(*single)
+def test_a_template_is_found(processor: dict[str, Any], expected: Template) -> None:
     assert _of(processor) == expected
     assert _of({"type": "Sequence", "processors": [LEVELS, processor]}) == expected
 
 
-@pytest.mark.parametrize("kind", ["BertProcessing", "RobertaProcessing"])
-def test_processors_of_one_model_have_templates_too(kind: str) -> None:
-    more = {"trim_offsets": True, "add_prefix_space": False} if kind == "RobertaProcessing" else {}
-    assert _of({"type": kind, "cls": ["a", 1], "sep": ["b", 2], **more}) == Template((1,), (2,))
-
-
-@pytest.mark.parametrize("single", [("$A", "a", "$A"), ("a", "$A", "$A", "a", "$A")])
-def test_what_is_no_frame_is_refused(single: tuple[str, ...]) -> None:
-    with pytest.raises(SettingsError, match=r"more than put the same tokens around .*begin_of_document"):
-        _of(around(*single))
-
-
-def test_a_tokenizer_without_a_template_is_refused() -> None:
+def test_what_is_no_frame_or_has_no_template_is_refused() -> None:
+    for single in (("$A", "a", "$A"), ("a", "$A", "$A", "a", "$A")):
+        with pytest.raises(SettingsError, match=r"more than put the same tokens around .*begin_of_document"):
+            _of(around(*single))
     for post_processor in (None, LEVELS):
         with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
             _of(post_processor)

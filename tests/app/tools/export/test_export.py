@@ -29,7 +29,7 @@ from tests.milled_store import (
     spelled,
 )
 from tests.store.chains import flip
-from tests.store.dying import dies
+from tests.store.harm import dies
 from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export
 from tokenmill.errors import DamagedError, DiskError, InputError, LockedError
 from tokenmill.store import open_partition

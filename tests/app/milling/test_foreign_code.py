@@ -1,6 +1,7 @@
-"""The working directory: nothing there is imported, but a function that somebody names."""
+"""Code of others: a user's function, native code that panics, and what lies in the working directory."""
 
 import ast
+import asyncio
 import importlib
 import importlib.metadata
 import json
@@ -13,13 +14,15 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 import tokenmill
+from tests.app.milling.tokenizers.panicking import HARMFUL, panicking
 from tests.app.test_help import ALL
 from tests.conftest import TopicFactory
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.milling.foreign_code import import_own
-from tokenmill.errors import TopicError
+from tokenmill.app.milling.foreign_code import NativeCode, import_own, is_panic, shown_error
+from tokenmill.errors import PanicError, TopicError
 
 ROOT = Path(tokenmill.__file__).parents[1]
 MARK = "imported from the working directory"
@@ -105,6 +108,7 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
+    """And runs a function from there that is named."""
     assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *PRODUCE)
     assert '"ONE"' in run(traps, *PRODUCE, "--map", "own_one:shout", "--map-processes", "1")
 
@@ -253,3 +257,32 @@ def test_a_working_directory_that_was_removed_is_no_error(here: Path) -> None:
 def test_a_path_of_another_kind_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="module:function"):
         import_own(path)
+
+
+CODE = NativeCode("the library")
+
+
+def test_panic_becomes_an_error() -> None:
+    """With the library's own words; `except Exception` sees it, which passes by what the library raises."""
+    tokenizer = Tokenizer.from_str(panicking().decode())
+    with pytest.raises(BaseException, match="retry-limit-in-match") as raw:
+        tokenizer.encode(HARMFUL)
+    assert is_panic(raw.value)
+    assert not isinstance(raw.value, Exception)
+    with pytest.raises(PanicError, match=r"^the library panicked \(.*retry-limit-in-match") as caught, CODE:
+        tokenizer.encode(HARMFUL)
+    assert is_panic(caught.value.__cause__ or ValueError())
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError(), GeneratorExit(), ValueError("own words")]
+)
+def test_everything_else_passes_as_it_is(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, CODE:
+        raise error
+    assert caught.value is error
+
+
+def test_what_an_error_says_is_short_and_ascii() -> None:
+    assert shown_error(ValueError("é\x1b" + "x" * 10_000)).startswith(r"ValueError: \xe9")
+    assert len(shown_error(ValueError("é" * 10_000))) == 500
