@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from tests.mills import SILENT
 
 MAX_TEXT_BYTES: Final = 300_000
-"""The limit of a text under which the table is true."""
 MAX_ID_BYTES: Final = 256
 
 
@@ -135,4 +134,3 @@ TABLE: Final = (
 )
 
 SILENT_ROW: Final = _document("no tokens", _object(text=SILENT), SILENT)
-"""A text of which `tests.mills.tiny_bpe` makes no token."""

@@ -14,7 +14,6 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 SECONDS: Final = 90.0
-"""For a command to its end."""
 
 
 class Command(subprocess.Popen[bytes]):

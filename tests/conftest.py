@@ -53,7 +53,6 @@ broker_settings.PORTS = broker_settings.PORTS[int(os.environ.get(WORKER, "gw0")[
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ROOT: Final = Path(__file__).parents[1]
 _numbers = itertools.count(1)
 
 BROKERS: Final = {"broker", "secured"}
@@ -64,14 +63,9 @@ SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""
 LONGEST: Final = (*SHARED, "tests/test_readme.py", "tests/docs/test_produce_page.py", "tests/examples/test_labs.py")
 """Groups of tests (`pytest_itemcollected`) that take a minute and more, and so are begun with."""
-WAITING_SHARE: Final = 0.8
-"""Part of a run in which tests that wait for others are begun."""
 LONG_FOLDERS: Final = {"faults", "simulation", "benchmarks"}
-"""Tests that have a long form, all of them."""
 LONG_MARKS: Final = ("fault", "needs", "cases", "hypothesis")
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of this user's own in it
-ROOM: Final = 1 << 30
-"""Bytes that `MEMORY` must have: several times what quick tests write."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,8 +79,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for option in ("full", "quick"):
             if config.getoption(f"--{option}"):
                 settings.load_profile(option)
-    # pytest's folder is in memory, unless it is named: a disk, which tests sync to, takes several times as long.
-    if config.getoption("--quick") and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    # pytest's folder is in memory, unless it is named: a disk, which tests sync to, takes several times as long. They
+    # write a fraction of a gigabyte.
+    if config.getoption("--quick") and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
@@ -95,9 +90,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have one process run the tests of a file, but for those that use one of `SHARED`: one process runs all these."""
-    shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-    item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.nodeid.partition("::")[0]))
+    item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
 class TopicFactory(Protocol):
@@ -150,11 +143,10 @@ def _places(items: Iterable[pytest.Item]) -> dict[str, float]:
     Tests that wait for real processes are spread between those that compute, so that the cores always have work. The
     last part of the run has none that wait: one process would be left with them.
     """
-    waiting: dict[str, bool] = {}
-    for item in items:
-        waiting[_group(item)] = waiting.get(_group(item), False) or not _is_quick(item)
+    waiting = dict.fromkeys(map(_group, items), False)
+    waiting |= {_group(item): True for item in items if not _is_quick(item)}
     places = {group: -1 / (1 + LONGEST.index(group)) for group in waiting if group in LONGEST}
-    for waits, share in ((True, WAITING_SHARE), (False, 1.0)):
+    for waits, share in ((True, 0.8), (False, 1.0)):
         groups = [group for group, found in waiting.items() if found is waits and group not in places]
         groups.sort(key=lambda group: not group.startswith("tests/faults"))
         places |= {group: share * number / len(groups) for number, group in enumerate(groups)}
@@ -162,8 +154,9 @@ def _places(items: Iterable[pytest.Item]) -> dict[str, float]:
 
 
 def _group(item: pytest.Item) -> str:
-    marker = item.get_closest_marker("xdist_group")
-    return str(marker.args[0]) if marker else ""
+    """Return what one process runs: the tests that use one of `SHARED`, or the others of a file."""
+    shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+    return shared[0] if shared else item.nodeid.partition("::")[0]
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
@@ -216,7 +209,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(broker: Broker, request: pytest.FixtureRequest) -> TopicFactory:
-    """Topics on the session's broker, named after the test."""
     return topics_on(broker, request.node.name)
 
 

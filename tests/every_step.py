@@ -20,7 +20,6 @@ LENIENT: Final[dict[str, dict[str, Any]]] = {
     "sample": {"rate": 0.8},
     "replace_pii": {"email_replacement": "someone@example.com"},
 }
-"""Parameters with which each step keeps some short texts and not others."""
 
 
 def every_step(folder: Path) -> list[dict[str, Any]]:
@@ -41,7 +40,6 @@ def every_step(folder: Path) -> list[dict[str, Any]]:
 
 
 def sentence(number: int) -> str:
-    """Return one of a thousand sentences of English."""
     first, second, third = (TOPICS[number // place % len(TOPICS)] for place in (1, 10, 100))
     return f"The {first} of the {second} was good, and people have come with a {third} to be near it in {number}."
 

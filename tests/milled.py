@@ -45,10 +45,8 @@ def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
 
     All full blocks are in eras, three or more in each stream, and these in the store.
     """
-    settings = service_settings(
-        broker, raw_topic, directory, splits=SPLITS, carry_seconds=0.5, era_blocks=30, era_max_seconds=0.5
-    )
-    sent = records()
+    small = {"splits": SPLITS, "carry_seconds": 0.5, "era_blocks": 30, "era_max_seconds": 0.5}
+    settings, sent = service_settings(broker, raw_topic, directory, **small), records()
     with Service(settings, directory) as service:
         service.mill(2)
         service.segment()
@@ -99,13 +97,7 @@ def is_carry(message: Message | None) -> bool:
 
 
 def publish(
-    settings: Settings,
-    topic: str,
-    fingerprint: bytes,
-    blocks: Sequence[ReferenceBlock],
-    before: bytes,
-    *,
-    partition: int = 0,
+    settings: Settings, topic: str, fingerprint: bytes, blocks: Sequence[ReferenceBlock], before: bytes
 ) -> None:
     message = Message(
         fingerprint=fingerprint,
@@ -117,4 +109,4 @@ def publish(
         tokens=b"".join(block.tokens for block in blocks),
         entries=[block.entry for block in blocks],
     )
-    send(settings, [Raw(bytes(message.tokens), partition, None, [(HEADER_NAME, encode_header(message))])], topic)
+    send(settings, [Raw(bytes(message.tokens), 0, None, [(HEADER_NAME, encode_header(message))])], topic)

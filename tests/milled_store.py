@@ -55,7 +55,6 @@ class MilledStore:
     path: Path
     info: StreamInfo
     blocks: dict[int, list[ReferenceBlock]]
-    """Of each partition."""
     documents: dict[int, list[TrueDocument]]
 
     def tokens(self, partition: int) -> npt.NDArray[np.unsignedinteger]:

@@ -73,7 +73,6 @@ class Source:
     recipes: tuple[Recipe, ...]
     """One a split."""
     start: int = 0
-    """Where the chains start."""
     skips: frozenset[int] = frozenset()
 
     def chain(self, recipe: Recipe, point: ResumePoint | None = None, message_bytes: int = 1) -> ChainMill:

@@ -92,7 +92,6 @@ ODD: Final[dict[str, bytes]] = {
 
 
 async def send_batch(settings: Settings, topic: str, data: bytes, partition: int = 0) -> int:
-    """As `send_through`, by a client of its own."""
     async with producer(settings) as client:
         return await send_through(client, topic, data, partition)
 

@@ -10,7 +10,6 @@ class Hands:
         return self.now
 
     time = monotonic = __call__
-    """As an event loop and Python's own module say it."""
 
     def turn(self, seconds: float) -> None:
         self.now += seconds

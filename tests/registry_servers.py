@@ -41,10 +41,8 @@ class SmallRegistry:
     status: int = 0
     """What every request is answered with; 0: as it deserves."""
     elsewhere: str = ""
-    """Where every request is sent instead."""
     login: tuple[str, str] | None = None
     requests: list[str] = field(default_factory=list)
-    """The paths that were asked for."""
     slow: threading.Event = field(default_factory=threading.Event)
     """Requests wait until it is set."""
     port: int = 0

@@ -52,7 +52,6 @@ def roles() -> list[str]:
 
 
 def grant(secured: Secured, user: str, wanted: Iterable[str], raw: str, group: str) -> None:
-    """Let somebody log in, with the rights of the ``wanted`` roles on the topics of ``raw`` and no others."""
     add_user(secured.broker, user)
     rules, allow = set(), AclPermissionType.ALLOW
     for right in table():

@@ -42,7 +42,6 @@ MODULES: Final = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
 }
-"""What lets people in by each mechanism (JAAS); that of PLAIN says who."""
 SCRAM: Final = (scram.ScramMechanism.SCRAM_SHA_256, scram.ScramMechanism.SCRAM_SHA_512)
 
 
@@ -116,7 +115,6 @@ def _properties(authority: trustme.CA) -> dict[str, str]:
 
 
 def _key(certificate: trustme.LeafCert, encryption: serialization.KeySerializationEncryption) -> str:
-    """Return the key in PKCS #8, which is the only one that Kafka reads."""
     key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
 
@@ -142,7 +140,6 @@ def _is_let_in(broker: OpenBroker, name: str) -> bool:
 
 
 def remove_user(broker: Broker, name: str) -> None:
-    """Let nobody log in by that name any more; who is in stays in until the connection ends."""
     for kind in SCRAM:
         _alter(broker, scram.UserScramCredentialDeletion(name, kind))
 
@@ -160,12 +157,9 @@ class TokenEndpoint:
     """
 
     def __init__(self, *, seconds: float = 3600.0) -> None:
-        """Give tokens that hold for so long, from the entry of the block on."""
         self.seconds = seconds
         self.status = 200
-        """What every request is answered with."""
         self.asked: list[str] = []
-        """The forms of all requests."""
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The service's real processes for tests: mill and segment workers on a real broker, and the reference's answer.
+"""The service's real processes for tests: workers and mirrors on a real broker, and the reference's answer.
 
 ::
 
@@ -37,7 +37,7 @@ from tokenmill.documents import Record
 from tokenmill.errors import BrokerError, StoreError
 from tokenmill.store import open_partition
 
-from .commands import Command
+from .commands import Command, command
 
 
 class Beats:
@@ -46,11 +46,10 @@ class Beats:
         self.words: str | None = None
         """Why the worker says that it ends."""
         self._ours = -1
-        self._heard = threading.Event()
+        self.heard = threading.Event()
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """Yield the file descriptor that the worker must inherit; it is closed here when the block ends."""
         self._ours, its = os.pipe()
         try:
             yield its
@@ -61,9 +60,6 @@ class Beats:
     def counted(self, name: str) -> float:
         return counted((sample, value) for sample, _, value in self.status.get("metrics", ()))[name]
 
-    def wait_for_end(self, seconds: float = 5.0) -> None:
-        self._heard.wait(seconds)
-
     def _listen(self) -> None:
         with os.fdopen(self._ours, "rb") as pipe:
             for line in pipe:
@@ -72,18 +68,15 @@ class Beats:
                     self.words = str(beat["ends"])
                 elif beat:
                     self.status = beat
-        self._heard.set()
+        self.heard.set()
 
 
 WAIT_SECONDS: Final = 90.0
 """How long a wait for the service may take: far longer than it should, on a machine that does other things as well."""
-POLL_SECONDS: Final = 0.1
 LOG_BYTES: Final = 4000
-"""How much of each worker's log a failure shows."""
 
 T = TypeVar("T")
 Chain = tuple[str, int]
-"""Stream and partition."""
 
 
 class Raw(NamedTuple):
@@ -149,7 +142,6 @@ class Worker:
         self.process.kill()
 
     def stop(self, seconds: float = 20.0) -> int:
-        """SIGTERM; return the exit code. A worker that does not end within ``seconds`` is killed."""
         self.process.terminate()
         try:
             return self.process.wait(seconds)
@@ -193,7 +185,6 @@ class Service:
                 self._start(worker.role, {"TMPDIR": str(self._directory)})
 
     def stop(self) -> None:
-        """End all workers in order; those that do not end are killed."""
         for worker in self.workers:
             worker.resume()
             worker.process.terminate()
@@ -219,11 +210,11 @@ class Service:
             if not alive or time.monotonic() > deadline:
                 ends = (f"{w.role} (exit code {w.process.poll()}):\n{w.log[-LOG_BYTES:]}" for w in self.workers)
                 raise AssertionError("\n".join(["it did not come to that; the workers said", *ends]))
-            time.sleep(POLL_SECONDS)
+            time.sleep(0.1)
 
     def wait_until_ended(self, worker: Worker, seconds: float = WAIT_SECONDS) -> int:
         self.wait_until(lambda: not worker.running, seconds)
-        worker.beats.wait_for_end()
+        worker.beats.heard.wait(5.0)
         return worker.process.wait()
 
     def __enter__(self) -> Self:
@@ -288,3 +279,54 @@ def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine to its end from anywhere, a coroutine test included."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(lambda: asyncio.run(work())).result()
+
+
+EQUAL: Final = ("*/*.bin", "*/*.docs", "*/*.json", "*/*.idx", "*/*.index", "eras.jsonl", "stream.json")
+"""In a stream's directory; of segments, those that are sealed."""
+
+
+class Mirroring:
+    """``tokenmill mirror`` into a directory, killed at the end of the block."""
+
+    def __init__(self, settings: Settings, store: Path, *arguments: str, port: int = 0) -> None:
+        self.store = store
+        self.log_path = store.with_name(f"{store.name}.log")
+        names = [stream.name for stream in settings.streams()]
+        environment = settings.model_copy(update={"store": store, "metrics_port": port}).environment()
+        self.process = command(["mirror", *names, *arguments], self.log_path, environment)
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait(self) -> int:
+        return self.process.wait(WAIT_SECONDS)
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def mirror_once(settings: Settings, store: Path, *arguments: str) -> tuple[int, str]:
+    with Mirroring(settings, store, "--once", *arguments) as mirroring:
+        return mirroring.wait(), mirroring.log
+
+
+def equal_files(store: Path, stream: str, first: int = 0) -> dict[str, bytes]:
+    """Return what must be equal in all stores that hold the same blocks, of each partition from block ``first`` on."""
+    directory = store / stream
+    found = {str(file.relative_to(directory)): file for pattern in EQUAL for file in directory.glob(pattern)}
+    return {
+        name: file.read_bytes()
+        for name, file in found.items()
+        if file.parent == directory or (file.name[:12].isdecimal() and int(file.name[:12]) >= first)
+    }

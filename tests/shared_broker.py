@@ -16,11 +16,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.processes import start
 
 WORKER = "PYTEST_XDIST_WORKER"
-"""Set by pytest-xdist in each of its processes."""
 
 
 def shared_directory(own: Path) -> Path:
-    """Return the directory that all processes of the run have, where ``own`` is the base of this one's."""
     return own.parent if WORKER in os.environ else own
 
 
@@ -64,7 +62,6 @@ def _start_keeper(directory: Path) -> None:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Start and stop one at a time."""
     with (directory / "broker.turn").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         yield

@@ -61,7 +61,6 @@ nasty_bytes = st.one_of(
     st.integers(1000, 1050).map(lambda depth: b'{"text": ' + b"[" * depth + b"]" * depth + b"}"),
     st.integers(1000, 3000).map(lambda depth: b"[" * depth),
 )
-"""Values that a record may have, however unlikely."""
 
 ids = st.one_of(st.none(), st.integers(-(2**63), 2**64 - 1), st.text(min_size=1))
 documents = st.builds(
@@ -93,7 +92,6 @@ ROWS = [
     for long in ("truncate", "split", "drop")
     for short in ("pad", "drop")
 ]
-"""All parameters of ``rows``, as a recipe has them."""
 
 frames = st.sampled_from(
     [
@@ -210,7 +208,6 @@ _steps = st.builds(
 _languages = st.dictionaries(st.sampled_from(["de", "en"]), _amounts)
 _several = st.lists(_steps, min_size=1, unique_by=lambda step: step.step)
 figures = st.builds(Figures) | st.builds(Figures, _several, _lengths, _lengths, _languages)
-"""Any figures, also none."""
 totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts, figures)
 """Any totals; whether they balance is another matter."""
 

@@ -24,7 +24,6 @@ def loaded(modules: str) -> set[str]:
 
 
 def test_every_module_of_the_core_is_there_for_readers() -> None:
-    """What the service alone needs stands in `app`."""
     core, readers = (
         {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in CODE[folder]}
         for folder in ("tokenmill", "consumers")

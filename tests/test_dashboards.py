@@ -16,9 +16,8 @@ from tests.conftest import TopicFactory
 from tests.faults.alerting import Loops, producing, training
 from tests.faults.feeding import Feeder
 from tests.faults.serving import Serving
-from tests.mirrors import Mirroring
 from tests.scraping import ask, free_port
-from tests.service import Raw, send, service_settings
+from tests.service import Mirroring, Raw, send, service_settings
 from tests.stack.prometheus import DASHBOARDS, PROGRAM, Panel, dashboard_queries, running
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -27,10 +26,8 @@ from tokenmill.consumers import Batches, Mixture
 MAY_BE_EMPTY: Final = {"Time to catch up, by topic"}
 """Where nothing waits, there is nothing to catch up with."""
 SECONDS: Final = 120.0
-"""Longest wait for all of them, which takes some 25."""
 STEPS: Final = ({"name": "regex", "regex_exp": "a fox"}, {"name": "length", "max_words": 60})
 PACKING: Final = {"name": "rows", "long": "truncate", "short": "pad"}
-"""Puts padding into blocks, and leaves tokens out."""
 
 
 def document(rng: random.Random) -> bytes:
@@ -39,18 +36,12 @@ def document(rng: random.Random) -> bytes:
 
 
 def scraped(directory: Path, targets: Mapping[str, Mapping[str, int]]) -> Path:
-    jobs = [
-        {
-            "job_name": job,
-            "static_configs": [
-                {"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in of.items()
-            ],
-        }
-        for job, of in targets.items()
-    ]
-    (directory / "prometheus.yml").write_text(
-        yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs})
-    )
+    jobs = []
+    for job, of in targets.items():
+        static = [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in of.items()]
+        jobs.append({"job_name": job, "static_configs": static})
+    page = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(page))
     return directory
 
 
@@ -78,11 +69,9 @@ def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFac
         service.wait_until(lambda: all((settings.store / s.name / "eras.jsonl").exists() for s in settings.streams()))
         stack.enter_context(Mirroring(settings, tmp_path / "mirror", port=mirror_port))
         trainers = stack.enter_context(training(partial(ranks, settings), lambda: 0.05))
-        sender = {
-            "sender": stack.enter_context(producing(settings, tmp_path, ["four one two three\n"] * 100_000, 20_000))
-        }
+        sender = stack.enter_context(producing(settings, tmp_path, ["four one two three\n"] * 100_000, 20_000))
         mills = {"mill": service.port, "mirror": mirror_port}
-        targets = {"tokenmill": mills, "tokenmill-trainers": trainers, "tokenmill-producers": sender}
+        targets = {"tokenmill": mills, "tokenmill-trainers": trainers, "tokenmill-producers": {"sender": sender}}
         server = stack.enter_context(running(scraped(tmp_path, targets)))
         service.wait_until(lambda: ask(mirror_port, "/metrics").code == 200)
         left: list[Panel] = [panel for panel in dashboard_queries() if panel.title not in MAY_BE_EMPTY]
@@ -94,7 +83,6 @@ def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFac
 
 
 def test_each_dashboard_is_asked_for() -> None:
-    """The queries above are those of all files, and a panel's variables are those of its dashboard."""
     assert {file.stem for file in DASHBOARDS.glob("*.json")} == {"tokenmill", "data", "training"}
     for file in DASHBOARDS.glob("*.json"):
         text = file.read_text()

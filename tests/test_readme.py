@@ -61,7 +61,6 @@ for line in sys.stdin:
 
 class Reader:
     def __init__(self, directory: Path) -> None:
-        """Stand in a directory with the README's files."""
         self.directory = directory
         self.port = str(free_ports(1)[0])
         self.up: subprocess.Popen[bytes] | None = None
@@ -101,7 +100,6 @@ class Reader:
         return done.stdout
 
     def paste(self, code: str) -> str:
-        """Run Python in a session, which is opened with the first; it must succeed. Return what it prints."""
         if self.python is None:
             self.python = subprocess.Popen(
                 [sys.executable, "-c", SESSION],

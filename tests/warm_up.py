@@ -31,7 +31,6 @@ QUICK: Final = "-XX:TieredStopAtLevel=1"
 
 
 def java_options() -> str:
-    """Return what brokers of the tests are started with."""
     return f"{QUICK} '-XX:AOTCache={CACHE}' -Xlog:disable" if CACHE.exists() else QUICK
 
 

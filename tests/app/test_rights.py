@@ -21,10 +21,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.app.commands import invoke
 from tests.app.sequencer.judged_order import SMALL, kept_blocks, signed_ends
 from tests.conftest import topics_on
-from tests.mirrors import Mirroring
 from tests.rights import grant, roles, table
 from tests.secured import USER, Secured, login
-from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
+from tests.service import Mirroring, Raw, Service, in_own_loop, raw_records, send, service_settings, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.producing import flush
 from tokenmill.app.tools.verify import verify

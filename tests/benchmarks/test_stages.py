@@ -9,10 +9,6 @@ from benchmarks.stages import TABLE, Frame, stage_of
 SITE = "/somewhere/.venv/lib/python3.11/site-packages"
 
 
-def _stack(*names: str) -> list[Frame]:
-    return [Frame(function, path, 1) for path, _, function in (name.rpartition(":") for name in names)]
-
-
 def test_a_frame_is_read_as_py_spy_writes_it() -> None:
     frame = Frame.parse(f"Fetcher._fetch (inner) ({SITE}/aiokafka/consumer/fetcher.py:12)")
     assert frame == Frame("Fetcher._fetch (inner)", f"{SITE}/aiokafka/consumer/fetcher.py", 12)
@@ -20,27 +16,29 @@ def test_a_frame_is_read_as_py_spy_writes_it() -> None:
     assert Frame.parse("thread (123): MainThread") is None
 
 
-@pytest.mark.parametrize(
-    "client", ["consumer/fetcher.py:Fetcher._proc_fetch_request", "producer/sender.py:Sender._send"]
+CONNECTION = (f"{SITE}/aiokafka/conn.py:AIOKafkaConnection.send", "/x/socket.py:send")
+PACKING = (
+    "/x/app/mill/raw_partition.py:RawPartition._feed",
+    "/x/app/milling/packing/packed_blocks.py:ConcatPacking.add",
 )
-def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
-    """What both clients use has no stage of its own."""
-    stack = _stack(f"{SITE}/aiokafka/{client}", f"{SITE}/aiokafka/conn.py:AIOKafkaConnection.send", "/x/socket.py:send")
-    assert stage_of(stack) == ("fetch" if "consumer" in client else "publish")
 
 
-def test_the_innermost_known_function_decides() -> None:
-    outer = "/somewhere/app/mill/raw_partition.py:RawPartition._feed"
-    inner = "/somewhere/app/milling/packing/packed_blocks.py:ConcatPacking.add"
-    packing = _stack(outer, inner, f"{SITE}/numpy/core.py:insert")
-    assert stage_of(packing) == "pack"
-    assert stage_of(_stack("/somewhere/app/heartbeat.py:Heartbeat._beat")) == "other"
-
-
-def test_a_thread_that_waits_is_at_no_stage() -> None:
-    """It was caught as it fell asleep or woke up."""
-    assert stage_of(_stack("/x/lib/python3.11/selectors.py:EpollSelector.select")) is None
-    assert stage_of(_stack("/x/lib/python3.11/concurrent/futures/thread.py:_worker")) is None
+@pytest.mark.parametrize(
+    ("stage", "names"),
+    [
+        # What both clients use has no stage of its own.
+        ("fetch", [f"{SITE}/aiokafka/consumer/fetcher.py:Fetcher._proc_fetch_request", *CONNECTION]),
+        ("publish", [f"{SITE}/aiokafka/producer/sender.py:Sender._send", *CONNECTION]),
+        ("pack", [*PACKING, f"{SITE}/numpy/core.py:insert"]),
+        ("other", ["/x/app/heartbeat.py:Heartbeat._beat"]),
+        # A thread that waits was caught as it fell asleep or woke up.
+        (None, ["/x/lib/python3.11/selectors.py:EpollSelector.select"]),
+        (None, ["/x/lib/python3.11/concurrent/futures/thread.py:_worker"]),
+    ],
+)
+def test_the_innermost_known_function_decides(stage: str | None, names: list[str]) -> None:
+    parts = (name.rpartition(":") for name in names)
+    assert stage_of([Frame(function, path, 1) for path, _, function in parts]) == stage
 
 
 def test_a_line_that_syncs_tells(tmp_path: Path) -> None:

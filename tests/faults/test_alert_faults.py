@@ -38,10 +38,9 @@ from tests.faults.altering import configure, delete_records
 from tests.faults.proxy import Proxy
 from tests.faults.serving import Serving
 from tests.marked import until
-from tests.mirrors import Mirroring
 from tests.scraping import ask, free_port
 from tests.secured import certified
-from tests.service import service_settings
+from tests.service import Mirroring, service_settings
 from tests.stack.prometheus import Prometheus
 from tests.test_alerts import FAULTS, RELIABILITY, seconds
 from tokenmill.app.local.broker import SETTINGS, Broker

@@ -14,8 +14,7 @@ from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import assert_store_equal, expected_chains, judge
 from tests.faults.serving import halted, working
 from tests.faults.trial import Trial
-from tests.mirrors import Mirroring, equal_files
-from tests.service import Raw, Service, send, stored_blocks
+from tests.service import Mirroring, Raw, Service, equal_files, send, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair import repair_store
 from tokenmill.app.tools.verify import verify

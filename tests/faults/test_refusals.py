@@ -18,8 +18,7 @@ from tests.faults.oracle import judge, read_control, read_topic, token_messages
 from tests.faults.serving import halted, working
 from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
-from tests.mirrors import mirror_once
-from tests.service import Raw, in_own_loop, reference_blocks, send, stored_blocks
+from tests.service import Raw, in_own_loop, mirror_once, reference_blocks, send, stored_blocks
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings

@@ -12,7 +12,6 @@ from .engine import WHAT_TO_INSTALL, Engine, Project, find_engine
 from .story import FILTERED, TOPIC, Story, tell
 
 SERVICES = ["kafka", "topics", "mill", "segments", "prometheus"]
-TAG = "test"
 Say = Callable[[str], None]
 
 
@@ -39,7 +38,7 @@ def say(request: pytest.FixtureRequest) -> Say:
 @pytest.fixture(scope="session")
 def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
     say("builds the image")
-    name = f"tokenmill:{TAG}"
+    name = "tokenmill:test"
     engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "service", "--build-arg", "VERSION=test")
     return name
 
@@ -47,7 +46,7 @@ def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
     say("builds the tools' image")
-    name = f"tokenmill-tools:{TAG}"
+    name = "tokenmill-tools:test"
     engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "tools")
     return name
 
@@ -56,8 +55,8 @@ def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPat
 def project(engine: Engine, image: str, tools: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     data = tmp_path_factory.mktemp("data")
     _open_to_all(data)
-    name, tag = f"tokenmill-test-{uuid.uuid4().hex[:8]}", image.rpartition(":")[2]
-    with Project(engine, name, data, tag, (TOPIC, FILTERED)) as stack:
+    name = f"tokenmill-test-{uuid.uuid4().hex[:8]}"
+    with Project(engine, name, data, "test", (TOPIC, FILTERED)) as stack:
         yield stack
 
 
@@ -78,7 +77,6 @@ def story(project: Project, engine: Engine, say: Say) -> Story:
 
 
 def _open_to_all(directory: Path) -> None:
-    """Let the containers' user reach a folder of pytest's, which is for its owner alone."""
     directory.chmod(0o755)
     for parent in list(directory.parents)[:2]:
         if parent.stat().st_uid == os.getuid():

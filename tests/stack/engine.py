@@ -29,23 +29,15 @@ class CommandError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    name: str
     run: tuple[str, ...]
     build: tuple[str, ...]
     compose: tuple[str, ...]
 
     def call(
-        self,
-        command: Sequence[str],
-        *,
-        seconds: float = 120,
-        environment: Mapping[str, str] | None = None,
-        check: bool = True,
+        self, command: Sequence[str], *, seconds: float = 120, env: Mapping[str, str] | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the repository's root; `CommandError` where it should end with 0 and does not."""
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=seconds, check=False)
         if check and done.returncode:
             raise CommandError(f"{' '.join(command)}: {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-8000:]}")
         return done
@@ -54,13 +46,10 @@ class Engine:
         return self.call([*self.run, *arguments]).stdout.strip()
 
     def has_image(self, image: str) -> bool:
-        """Return whether an image is here, after trying to fetch it."""
-        if self.call([*self.run, "image", "inspect", image], check=False).returncode == 0:
-            return True
-        return self.call([*self.run, "pull", image], seconds=300, check=False).returncode == 0
+        ways = ([*self.run, "image", "inspect", image], [*self.run, "pull", image])
+        return any(self.call(way, seconds=300, check=False).returncode == 0 for way in ways)
 
     def build_image(self, tag: str, directory: Path, *options: str) -> None:
-        """Build an image from the Dockerfile, with this machine's package index."""
         secret = _pip_configuration(directory)
         index = ("--secret", f"id=pip.conf,src={secret}") if secret else ()
         self.call([*self.build, *index, *options, "--tag", tag, "."], seconds=1200)
@@ -68,14 +57,14 @@ class Engine:
 
 def find_engine() -> Engine | None:
     if _works("docker", "info") and _works("docker", "compose", "version"):
-        return Engine("docker", ("docker",), ("docker", "build"), ("docker", "compose"))
+        return Engine(("docker",), ("docker", "build"), ("docker", "compose"))
     beside = Path(sys.executable).with_name("podman-compose")
     composer = str(beside) if beside.exists() else "podman-compose"
     if _works("podman", "info") and _works("buildah", "version") and _works(composer, "version"):
         # chroot and the host's network: what works on every machine, in a container as well. Health checks are
         # Docker's, not OCI's.
         build = "buildah bud --layers --isolation chroot --network host --pull=false --format docker"
-        return Engine("podman", ("podman",), tuple(build.split()), (composer,))
+        return Engine(("podman",), tuple(build.split()), (composer,))
     return None
 
 
@@ -111,15 +100,9 @@ class Project:
         self.name, self.engine, self.data = name, engine, directory
         self.image = f"tokenmill:{image_tag}"
         self.kafka_port, self.prometheus_port, grafana_port = free_ports(3)
-        variables = {
-            "KAFKA_PORT": self.kafka_port,
-            "PROMETHEUS_PORT": self.prometheus_port,
-            "GRAFANA_PORT": grafana_port,
-            "DATA": directory,
-            "TOKENMILL_RAW_TOPICS": ",".join(raw_topics),
-            "IMAGE_TAG": image_tag,
-            "GRAFANA_PASSWORD": secrets.token_hex(16),
-        }
+        ports = {"KAFKA_PORT": self.kafka_port, "PROMETHEUS_PORT": self.prometheus_port, "GRAFANA_PORT": grafana_port}
+        variables = {"DATA": directory, "IMAGE_TAG": image_tag, "TOKENMILL_RAW_TOPICS": ",".join(raw_topics)}
+        variables |= {**ports, "GRAFANA_PASSWORD": secrets.token_hex(16)}
         # A file of its own: somebody's .env is not for tests.
         self._settings = directory.with_suffix(".env")
         self._settings.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
@@ -136,10 +119,9 @@ class Project:
 
     def compose(self, *arguments: str, seconds: float = 300, check: bool = True) -> str:
         command = [*self.engine.compose, "-p", self.name, "--env-file", str(self._settings), *PROFILES, *arguments]
-        return self.engine.call(command, seconds=seconds, environment=self._environment, check=check).stdout
+        return self.engine.call(command, seconds=seconds, env=self._environment, check=check).stdout
 
     def up(self, services: Sequence[str], mills: int = 1) -> None:
-        """Bring services up, with so many mills, and take away those mills that are too many."""
         self.compose("up", "--detach", "--no-build", "--scale", f"mill={mills}", *services)
         # podman-compose adds and never removes; with docker there is nothing left to do here.
         for container in self.containers("mill")[mills:]:
@@ -161,7 +143,6 @@ class Project:
         return sorted(self._listed("--filter", of_service, "--format", "{{.Names}}"), key=_number)
 
     def healthy(self, container: str) -> bool:
-        """Return whether a container of ours says that it is well, as its engine asks."""
         command = [*self.engine.run, "exec", container, "python", "-m", "tokenmill.app.telemetry.health"]
         return self.engine.call(command, check=False).returncode == 0
 
@@ -175,9 +156,8 @@ class Project:
         An engine's own `kill` is somebody's wish, after which the container is not started again.
         """
         pid = int(self.inspect(container)["State"]["Pid"])
-        script = f"import os, signal; os.kill({pid}, signal.SIGKILL)"
-        command = ("run", "--rm", "--pid", "host", "--user", "0", "--entrypoint", "python", self.image, "-c", script)
-        self.engine.out(*command)
+        options = ("--rm", "--pid", "host", "--user", "0", "--entrypoint", "python", self.image)
+        self.engine.out("run", *options, "-c", f"import os, signal; os.kill({pid}, signal.SIGKILL)")
         return pid
 
     def log(self, container: str) -> str:

@@ -113,7 +113,6 @@ def _corpus(path: Path, documents: Mapping[str, str], reason: Callable[[str], st
 
 
 SIZE: Final = 25_000_000
-"""Of the text from each side."""
 TOPIC: Final = "raw-text"
 FILTERED: Final = "pages"
 """A topic whose texts are filtered, and whose blocks hold whole documents."""
@@ -125,7 +124,6 @@ SETTINGS: Final = f"""
 packing = "fit"
 steps = [{{ name = "{FILTER.name}", min_stop_words = {FILTER.min_stop_words} }}]
 """
-"""A tokenmill.toml for what .env does not name."""
 
 
 @dataclass(slots=True)
@@ -135,23 +133,16 @@ class Story:
     killed: tuple[int, int] = (0, 0)
     """The mill's process before it was killed, and the one that came after."""
     replaced: list[str] = field(default_factory=list)
-    """The ids of the segments container, before and after it was replaced."""
     mills: list[int] = field(default_factory=list)
     """How many containers of the mill had partitions, each time when that was wanted to change."""
     kafka_started: list[str] = field(default_factory=list)
-    """When Kafka's container said that it started."""
     sending_during: list[str] = field(default_factory=list)
-    """The faults during which the program outside was sending."""
     verified: dict[str, Any] = field(default_factory=dict)
-    """What `tokenmill verify` found in the end."""
     healthy: dict[str, bool] = field(default_factory=dict)
-    """Whether the services of ours say that they are well."""
     points: dict[Panel, int] = field(default_factory=dict)
-    """How many numbers each query of the dashboard gave."""
     targets: list[dict[str, Any]] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     mill_log: str = ""
-    """What the first mill has printed since its container was made."""
 
     @property
     def documents(self) -> int:
@@ -242,7 +233,6 @@ def _restart_kafka(project: Project, story: Story) -> None:
 
 
 def _verified(project: Project) -> dict[str, Any]:
-    """Verify again and again until all that was pushed is in the store; return the last answer."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         answer: dict[str, Any] = json.loads(project.cli("verify", "--json").splitlines()[-1])

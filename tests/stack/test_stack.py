@@ -82,7 +82,6 @@ MAY_BE_EMPTY = {"Time to catch up, by topic"}
 
 
 def test_the_faults_happened_while_text_was_coming_in(story: Story) -> None:
-    """A story without them would prove nothing."""
     assert story.sending_during == ["kill", "replace", "scale to 3", "scale to 1", "restart"]
     assert story.killed[0] != story.killed[1] != 0
     assert story.replaced[0] != story.replaced[1]

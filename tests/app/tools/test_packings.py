@@ -12,8 +12,7 @@ from tests.app.commands import invoke
 from tests.conftest import TopicFactory
 from tests.milled import all_in_eras, head, records
 from tests.milled_store import kept_tokens
-from tests.mirrors import equal_files, mirror_once
-from tests.service import Service, in_own_loop, raw_records, send, service_settings
+from tests.service import Service, equal_files, in_own_loop, mirror_once, raw_records, send, service_settings
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic

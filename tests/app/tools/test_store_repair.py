@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.commands import Told, invoke
 from tests.milled import Milled
-from tests.mirrors import equal_files
+from tests.service import equal_files
 from tests.store.chains import flip
 from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.verify import verify

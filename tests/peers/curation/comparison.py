@@ -31,7 +31,6 @@ _SHOWN: Final = 400
 @dataclass
 class Compared:
     documents_compared: int = 0
-    """Real documents."""
     adversarial_compared: int = 0
     characters_compared: int = 0
     differences_of_datatrove: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +54,6 @@ def compare(folder: Path, *, documents: int, rounds: int, processes: int) -> Com
 
 
 def _write_shards(folder: Path, documents: int, rounds: int) -> list[Path]:
-    """Write all documents, with their numbers; the files have their names only when all are written."""
     nasty = (text for _, text in adversarial.texts(rounds, 400))
     written: list[Path] = []
     for name, texts in (("real", corpus.documents(documents)), ("adversarial", nasty)):

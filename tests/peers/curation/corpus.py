@@ -31,8 +31,6 @@ _TROFF: Final = re.compile(r"\\f(?:[A-Z]|\(..|\[.*?\])|\\&|\\\(..")
 
 
 class Kind(NamedTuple):
-    """A kind of files and what share of all documents it should have."""
-
     share: float
     roots: tuple[Path, ...]
     endings: tuple[str, ...]

@@ -16,7 +16,6 @@ class Variant(NamedTuple):
     step: str
     parameters: dict[str, Any]
     one_in: int = 1
-    """It is applied to one document in so many."""
 
 
 VARIANTS: Final = (

@@ -19,7 +19,6 @@ from tokenmill.app.milling.duplicates.signatures import Near, permutations
 
 
 def datasketch_bands(near: Near, texts: Sequence[str]) -> npt.NDArray[np.uint64]:
-    """Return the hash of each band; shape ``[texts, bands]``. Each text must have a shingle."""
     empty = MinHash(
         num_perm=near.bands * near.rows,
         scheme="affine32",

@@ -49,7 +49,6 @@ def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, 
 
 @pytest.mark.timeout(300)
 def test_litdata_reads_tokens_alone(tmp_path: Path) -> None:
-    """With its `TokensLoader`, as litgpt does, from the same files."""
     milled = milled_store(tmp_path / "store", dtype="uint16")
     export(milled.path, STREAM, tmp_path / "out", to="litdata", what="blocks")
     rows = read("litdata", tmp_path / "out", tmp_path)

@@ -15,7 +15,6 @@ SAVE_EVERY = 4
 KILLED_AT = 29
 """The sample in whose step, the tenth, a process is killed: the last checkpoint is two steps old."""
 STREAMS: Final[dict[str, dict[str, Any]]] = {"early": {"eras": range(3)}, "whole": {}}
-"""Those of a mixture."""
 WEIGHTS: Final = {"early": 2, "whole": 3}
 
 
@@ -42,7 +41,6 @@ class Run(NamedTuple):
     """For checkpoints, and for the model that comes out."""
     workers: int
     more: str
-    """A word that one loop or the other understands."""
 
     @classmethod
     def from_arguments(cls) -> "Run":

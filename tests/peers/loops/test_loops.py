@@ -89,7 +89,6 @@ def test_a_state_of_one_process_of_grain_goes_on_in_two(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_iterator_that_is_tested() -> None:
-    """Its two classes are the program's."""
     page = (ROOT / "docs" / "training.md").read_text()
     program = (ROOT / "tests" / "peers" / "loops" / "with_grain.py").read_text()
     code = re.sub(r'\n *""".*?"""\n\n?', "\n", program.partition("\nclass Steps")[2].partition("\n\n\ndef ")[0])

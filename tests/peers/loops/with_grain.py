@@ -67,7 +67,6 @@ def elastic(run: Run) -> None:
 
 
 def main() -> None:
-    """Train, and save Grain's state."""
     run = Run.from_arguments()
     if run.more == "elastic":
         elastic(run)

@@ -66,8 +66,7 @@ class Model(BaseModel):
 
     def init_states(self, *, buffer_device: torch.device | None = None) -> None:  # noqa: ARG002 - there is one
         """Begin anew: torchtitan made all of it without memory."""
-        fresh = Recording().state_dict()
-        self.inner.load_state_dict(fresh)
+        self.inner.load_state_dict(Recording().state_dict())
 
 
 class Tokenizer(BaseTokenizer):
@@ -108,10 +107,9 @@ class TokenMillDataLoader(ParallelAwareDataloader):
         snapshot_every_n_steps: int | None = None,
         **_: Any,
     ) -> None:
-        options = {"rank": dp_rank, "world_size": dp_world_size}
-        dataset = dataset_of(
-            config.dataset, config.dataset_path, batch_size=local_batch_size, sequence_length=seq_len, **options
-        )
+        options = {"batch_size": local_batch_size, "sequence_length": seq_len}
+        options |= {"rank": dp_rank, "world_size": dp_world_size}
+        dataset = dataset_of(config.dataset, config.dataset_path, **options)
         super().__init__(
             dataset,
             dp_rank=dp_rank,

@@ -10,7 +10,6 @@ from olmo_core.data import NumpyFSLDataset
 
 
 def main() -> None:
-    """Print the blocks of a segment of eight, five tokens each, as the one and as the other reads them."""
     prefix, cache = sys.argv[1:]
     indexed = IndexedDataset(prefix, mmap=False, object_storage_config=ObjectStorageConfig(path_to_idx_cache=cache))
     print(json.dumps([indexed[number].tolist() for number in range(len(indexed))]))  # noqa: T201 - its answer

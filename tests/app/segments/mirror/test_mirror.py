@@ -16,9 +16,8 @@ from tests.app.commands import Told, invoke
 from tests.app.conftest import until
 from tests.conftest import topics_on
 from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
-from tests.mirrors import Mirroring, equal_files, mirror_once
 from tests.scraping import free_port, scrape
-from tests.service import Raw, Service, send, service_settings, stored_blocks
+from tests.service import Mirroring, Raw, Service, equal_files, mirror_once, send, service_settings, stored_blocks
 from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.segments import mirror
