@@ -1,6 +1,6 @@
 """Mixtures for tests: stores of several streams that grow, and the slow, plain answer to what comes in which order."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
@@ -54,9 +54,8 @@ def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False, 
 
 def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, Path]:
     """Make a store for each stream; the n-th name has the seed n."""
-    return {
-        name: stream_store(path / name, seed, count, **options).path for seed, (name, count) in enumerate(eras.items())
-    }
+    numbered = enumerate(eras.items())
+    return {name: stream_store(path / name, seed, count, **options).path for seed, (name, count) in numbered}
 
 
 def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = None, **options: Any) -> Any:
@@ -68,9 +67,17 @@ def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = 
 
 
 def open_mixture(
-    stores: Mapping[str, Path], weights: Any, mixed: Mapping[str, Any] | None = None, **options: Any
+    stores: Mapping[str, Path],
+    weights: Any,
+    mixed: Mapping[str, Any] | None = None,
+    *,
+    state: Any = None,
+    **options: Any,
 ) -> Mixture:
-    return Mixture(open_streams(stores, **options), weights, **(mixed or {}))
+    mixture = Mixture(open_streams(stores, **options), weights, **(mixed or {}))
+    if state is not None:
+        mixture.load_state_dict(state)
+    return mixture
 
 
 def places_of(step: int, global_batch: int) -> list[int]:
@@ -117,20 +124,19 @@ def drawn(  # noqa: C901 - the whole rule in one place
 
     ``ends`` are streams that leave behind so many samples.
     """
-    held: list[tuple[int, dict[str, Fraction]]] = []
     taken: dict[str, int] = {}
     wanted: dict[str, Fraction] = {}
     found: list[str] = []
     gone: set[str] = set()
 
     def weights_at(sample: int) -> dict[str, Fraction]:
-        given = [weights for start, weights in held if start <= sample][-1]
+        given = [weights for start, _, weights in held if start <= sample][-1]
         kept = {name: weight for name, weight in given.items() if name not in gone}
         return {name: weight / sum(kept.values()) for name, weight in kept.items()}
 
     def due(name: str, sample: int) -> Fraction | None:
         """Return when a stream ought to have had one more than it was taken, looking ahead as far as is known."""
-        starts = sorted({start for start, _ in held if start > sample})
+        starts = sorted({start for start, _, _ in held if start > sample})
         have = wanted[name]
         for begin, stop in zip([sample, *starts], [*starts, None], strict=True):
             weight = weights_at(begin).get(name, Fraction(0))
@@ -140,12 +146,10 @@ def drawn(  # noqa: C901 - the whole rule in one place
         return None
 
     for sample in range(count):
-        for start, known, weights in changes:
-            if known == sample:
-                held = [one for one in held if one[0] < start] + [(start, dict(weights))]
-                for name in weights:
-                    taken.setdefault(name, 0)
-                    wanted.setdefault(name, Fraction(0))
+        held = effective(changes, sample)
+        for name in (name for _, _, weights in held for name in weights):
+            taken.setdefault(name, 0)
+            wanted.setdefault(name, Fraction(0))
         for name, end in sorted((ends or {}).items()):
             if taken.get(name) == end and name not in gone:
                 gone.add(name)
@@ -171,14 +175,14 @@ def in_order(names: Sequence[str], own: Mapping[str, list[tuple[int, ...]]]) -> 
 
 def worst_share(names: Sequence[str], changes: Sequence[Change]) -> Fraction:
     """Return by how much a stream was off at most of what the weights say, after any sample."""
-    wanted: dict[str, Fraction] = {}
+    wanted: defaultdict[str, Fraction] = defaultdict(Fraction)
     taken: Counter[str] = Counter()
     worst = Fraction(0)
     for sample, name in enumerate(names):
-        held = [weights for start, known, weights in effective(changes, sample) if start <= sample][-1]
+        held = [weights for start, _, weights in effective(changes, sample) if start <= sample][-1]
         total = sum(held.values())
         for each, weight in held.items():
-            wanted[each] = wanted.get(each, Fraction(0)) + weight / total
+            wanted[each] += weight / total
         taken[name] += 1
         worst = max(worst, *(abs(taken[each] - part) for each, part in wanted.items()))
     return worst

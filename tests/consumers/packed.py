@@ -2,16 +2,15 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.packings import SEPARATE
 from tokenmill.reading import Blocks
 from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import Store, StreamInfo
@@ -24,16 +23,14 @@ AGE = 6
 """Offsets after which ``fit`` closes an open block: three documents."""
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     offset: int
     tokens: list[int]
     meta: bytes
     """Canonical JSON, or nothing."""
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     tokens: list[int]
     pieces: list[Piece]
 
@@ -67,9 +64,13 @@ def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first
 
 def pack(documents: Sequence[Given], packing: str, size: int, *, seed: int = 0) -> list[Block]:
     """Return the blocks, one document after the other; what is open at the end is closed with padding."""
-    return {"concat": _concat, "fit": _fit, "rows": _rows, "chunks": _chunks}[packing](
-        documents, size, random.Random(seed)
-    )
+    packer = {"concat": _concat, "fit": _fit, "rows": _rows, "chunks": _chunks}[packing]
+    blocks = packer(documents, size, random.Random(seed))
+    for block in blocks:
+        if len(block.tokens) < size:
+            block.pieces.append(Piece(len(block.tokens), 0, PADDING, b""))
+            block.tokens.extend([PAD] * (size - len(block.tokens)))
+    return blocks
 
 
 def _concat(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
@@ -79,10 +80,8 @@ def _concat(documents: Sequence[Given], size: int, _: random.Random) -> list[Blo
         while at < len(document.tokens):
             if len(blocks[-1].tokens) == size:
                 blocks.append(Block([], []))
-            part = document.tokens[at : at + size - len(blocks[-1].tokens)]
-            _put(blocks[-1], document, at, part)
-            at += len(part)
-    return [_closed(block, size) for block in blocks]
+            at += _put(blocks[-1], document, at, size - len(blocks[-1].tokens))
+    return blocks
 
 
 def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Block]:
@@ -91,53 +90,48 @@ def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Bloc
     opened = [Block([], []) for _ in range(3)]
     for document in documents:
         aged = [block for block in opened if block.pieces and block.pieces[0].offset + AGE < document.offset]
-        done += [_closed(block, size) for block in aged]
+        done += aged
         opened = [block for block in opened if block not in aged] + [Block([], []) for _ in aged]
         whole = len(document.tokens) // size * size
-        for at in range(0, whole, size):
-            done.append(Block([], []))
-            _put(done[-1], document, at, document.tokens[at : at + size])
-        rest = document.tokens[whole:]
+        done += [_block(document, at, size) for at in range(0, whole, size)]
+        rest = len(document.tokens) - whole
         if not rest:
             continue
         rng.shuffle(opened)
-        fitting = [block for block in opened if len(block.tokens) + len(rest) <= size]
+        fitting = [block for block in opened if len(block.tokens) + rest <= size]
         if not fitting:
-            done.append(_closed(opened.pop(), size))
+            done.append(opened.pop())
             opened.append(Block([], []))
             fitting = opened[-1:]
         _put(fitting[0], document, whole, rest)
-    return done + [_closed(block, size) for block in opened if block.tokens]
+    return done + [block for block in opened if block.tokens]
 
 
 def _rows(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
-    blocks = []
-    for document in documents:
-        blocks.append(Block([], []))
-        _put(blocks[-1], document, 0, document.tokens[:size])
-    return [_closed(block, size) for block in blocks]
+    return [_block(document, 0, size) for document in documents]
 
 
 def _chunks(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
     """Cut documents into chunks that overlap by a token, and drop the rest."""
-    blocks = []
-    for document in documents:
-        for at in range(0, len(document.tokens) - size + 1, size - 1):
-            blocks.append(Block([], []))
-            _put(blocks[-1], document, at, document.tokens[at : at + size])
-    return blocks
+    return [
+        _block(document, at, size)
+        for document in documents
+        for at in range(0, len(document.tokens) - size + 1, size - 1)
+    ]
 
 
-def _put(block: Block, document: Given, at: int, tokens: list[int]) -> None:
+def _block(document: Given, at: int, size: int) -> Block:
+    block = Block([], [])
+    _put(block, document, at, size)
+    return block
+
+
+def _put(block: Block, document: Given, at: int, most: int) -> int:
+    """Add so many of the document's tokens, or what it has from there on; return their number."""
+    tokens = document.tokens[at : at + most]
     block.pieces.append(Piece(len(block.tokens), document.offset, at, document.meta))
     block.tokens.extend(tokens)
-
-
-def _closed(block: Block, size: int) -> Block:
-    if len(block.tokens) < size:
-        block.pieces.append(Piece(len(block.tokens), 0, PADDING, b""))
-        block.tokens.extend([PAD] * (size - len(block.tokens)))
-    return block
+    return len(tokens)
 
 
 def packed_store(
@@ -172,39 +166,3 @@ def text_store(
 ) -> Path:
     blocks = pack(given_documents(lengths, labels=labels), "concat", 5)
     return packed_store(path, info or packed_info(), {0: blocks}).path
-
-
-def whole_documents(
-    documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, packing: str, ended: bool
-) -> list[tuple[int, list[int]]]:
-    """Return offset and tokens of the documents that blocks ``[first, stop)`` hold as a whole, by place, one by one.
-
-    ``ended``: nothing comes behind them.
-    """
-    fit = packing == "fit"
-    found: list[tuple[tuple[int, int], int, list[int]]] = []
-    for document in documents:
-        mine = [
-            (number, piece, block)
-            for number, block in enumerate(blocks)
-            for piece in block.pieces
-            if piece.offset == document.offset and piece.position != PADDING
-        ]
-        inside = [(number, piece, block) for number, piece, block in mine if first <= number < stop]
-        if not inside or len(inside) < len(mine):
-            continue
-        tokens: dict[int, int] = {}
-        for _, piece, block in mine:
-            later = [other.start for other in block.pieces if other.start > piece.start]
-            for at in range(piece.start, min([*later, size])):
-                tokens[piece.position + at - piece.start] = block.tokens[at]
-        number, piece, block = max(mine, key=lambda one: one[1].position)
-        ends_inside = any(other.start > piece.start for other in block.pieces)
-        if fit:
-            ends_inside = len(tokens) % size > 0  # what is no whole block is a rest, which comes last
-        ends_inside |= ended and (packing in SEPARATE or len(tokens) == len(document.tokens))
-        highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
-        if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
-            place = min((number, piece.start) for number, piece, _ in mine)
-            found.append((place, document.offset, [tokens[at] for at in range(len(tokens))]))
-    return [(offset, tokens) for _, offset, tokens in sorted(found)]

@@ -12,7 +12,17 @@ import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
-from tokenmill.consumers import Batch, Batches
+from tokenmill.consumers import (
+    Batch,
+    Batches,
+    Documents,
+    EraDataset,
+    Mixture,
+    MixtureDataset,
+    PaddedBatches,
+    StepDataset,
+    Windows,
+)
 from tokenmill.eras import Era, Permutation
 from tokenmill.reading import Blocks
 from tokenmill.store import Store, StreamInfo
@@ -80,8 +90,40 @@ def expected(
     return rows
 
 
-def open_batches(store: Store, **options: Any) -> Batches:
-    return Batches(store.path, STREAM, **({"batch_size": 2, "sequence_length": 4, "seed": 1} | options))
+STEPS: dict[str, Any] = {"batch_size": 2, "sequence_length": 4, "seed": 1}
+"""How tests open batches, unless they say otherwise."""
+
+
+def open_batches(store: Store | Path, *, state: Any = None, **options: Any) -> Batches:
+    batches = Batches(store if isinstance(store, Path) else store.path, STREAM, **(STEPS | options))
+    if state is not None:
+        batches.load_state_dict(state)
+    return batches
+
+
+def open_steps(store: Store | Path, **options: Any) -> StepDataset:
+    return StepDataset(store if isinstance(store, Path) else store.path, STREAM, **(STEPS | options))
+
+
+def every_reader(store: Any) -> dict[str, Any]:
+    """Open a store with everything that reads tokens."""
+    shared = {"store": store, "stream": STREAM}
+    mixed: dict[str, Any] = {"streams": {"a": {"store": store}, "b": {}}, "weights": {"a": 1, "b": 1}} | shared | STEPS
+    documents = Documents(**shared)
+    return {
+        "Batches": Batches(**shared, **STEPS),
+        "StepDataset": StepDataset(**shared, **STEPS),
+        "EraDataset": EraDataset(**shared, sequence_length=4),
+        "Windows": Windows(**shared, length=4),
+        "Documents": documents,
+        "PaddedBatches": PaddedBatches(documents, batch_size=2),
+        "Mixture": Mixture.open(**mixed),
+        "MixtureDataset": MixtureDataset(**mixed),
+    }
+
+
+def open_ranks(store: Store, world_size: int, **options: Any) -> list[Batches]:
+    return [open_batches(store, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
 def rows_of(batches: Iterable[Batch]) -> list[list[int]]:

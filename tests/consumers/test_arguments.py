@@ -4,6 +4,7 @@ import copy
 import inspect
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import ERAS, expected, open_batches, raises_in_workers, rows_of
+from tests.consumers.scenes import ERAS, expected, open_batches, open_steps, raises_in_workers, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, Documents, EraDataset, Mixture, PaddedBatches, StepDataset, Windows
 from tokenmill.consumers.transfer import device_of
@@ -79,18 +80,35 @@ def test_a_loop_in_a_data_set_of_somebodys_own_is_told_of_workers(
 @pytest.mark.parametrize("options", [{"device": "cuda"}, {"stop": lambda: False}, {"worker": (0, 2)}])
 def test_what_workers_cannot_have_is_refused(store: Store, options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"StepDataset takes no {next(iter(options))}.*in the loop"):
-        StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, **options)
+        open_steps(store, **options)
 
 
-@pytest.mark.parametrize("state", [{"data": {}, "made": 0}, {"data": None, "made": "1"}])
-def test_half_a_state_of_steps_is_refused(store: Store, state: Any) -> None:
-    with pytest.raises(InputError, match=r"is no state|whole number"):
-        StepDataset(store.path, STREAM, batch_size=2, sequence_length=4).load_state_dict(state)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sequence_length": 3}, "give 4 or 2 or 1"),
+        ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
+        ({"mask_loss": True, "widen": False}, "widen=False"),
+        ({"seed": 1 << 64}, "64 bits"),
+        ({"as_dict": True, "widen": False}, "as_dict is True.*without widen"),
+        ({"as_dict": True, "in_order": True}, "as_dict is True.*without in_order"),
+        ({"in_order": True, "drop_last": False}, "drop_last is False and in_order True"),
+        ({"in_order": True}, "packed as 'concat', whose blocks are no chunks"),
+        *(({"sequence_length": wrong}, "sequence_length.*give") for wrong in ([(0, 3), (4, 4)], [(1, 2)], [])),
+        ({"sequence_length": [(0, 2), (0, 4)]}, "sequence_length.*give"),
+        *(({"batch_size": wrong}, "batch_size.*give") for wrong in ([(0, 2), (5, 0)], [(0, 2), (-1, 3)], [2])),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused_with_what_would(
+    store: Store, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        open_batches(store, **options)
 
 
 def test_a_step_behind_the_last_one_has_no_state(store: Store) -> None:
-    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
-    for reader in (steps, open_batches(store)):
+    for reader in (open_steps(store), open_batches(store)):
         assert reader.state_after(19)["sample"] == 40
         with pytest.raises(InputError, match="last one of this run is 19"):
             reader.state_after(20)
@@ -107,13 +125,9 @@ def test_a_path_that_is_no_store_is_named(tmp_path: Path, kind: str) -> None:
     elif kind != "missing":
         path.write_text("a file")
     path = path / "below" if kind == "under a file" else path
-    for opening in (
-        lambda: Batches(path, STREAM, batch_size=1, sequence_length=4),
-        lambda: EraDataset(path, STREAM, sequence_length=4),
-        lambda: Windows(path, STREAM, 4),
-    ):
+    for reader in (partial(Batches, batch_size=1), EraDataset, Windows):
         with pytest.raises((StoreError, DamagedError), match=re.escape(str(path))):
-            opening()
+            reader(path, STREAM)
 
 
 def test_each_says_in_one_line_what_it_is(store: Store) -> None:
@@ -135,10 +149,11 @@ def test_each_says_in_one_line_what_it_is(store: Store) -> None:
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_loader_that_puts_batches_together_is_told_of_batch_size_none(store: Store, size: int) -> None:
-    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
     for workers in (0, 1):
         with raises_in_workers(TypeError, rf"puts {size} of them together: give the DataLoader batch_size=None"):
-            list(DataLoader(steps, batch_size=size, num_workers=workers))
+            list(DataLoader(open_steps(store), batch_size=size, num_workers=workers))
+    with raises_in_workers(TypeError, "batch_size=None"):  # and would put a dimension before all of them
+        list(DataLoader(open_steps(store, as_dict=True), batch_size=size))
 
 
 def test_a_seed_without_a_sign_is_the_one_of_its_bits(store: Store) -> None:
@@ -153,47 +168,47 @@ def test_copies_of_batches_and_of_what_can_be_opened_again_are_whole(store: Stor
     batch = next(iter(open_batches(store, documents=True)))
     for again in (copy.deepcopy(batch), copy.copy(batch)):
         assert (again.x.tolist(), again.state, again.step) == (batch.x.tolist(), batch.state, 0)
-    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
-    assert rows_of(copy.deepcopy(steps)) == expected()
+    assert rows_of(copy.deepcopy(open_steps(store))) == expected()
     samples, windows = EraDataset(store.path, STREAM, sequence_length=4), Windows(store.path, STREAM, 4)
     assert copy.deepcopy(samples)[3][0].tolist() == samples[3][0].tolist()
     assert copy.deepcopy(windows)[3].x.tolist() == windows[3].x.tolist()
 
 
-PLACES: dict[str, Any] = {"stream": STREAM, "batch_size": 2, "sequence_length": 4}
-WINDOWS: dict[str, Any] = {"stream": STREAM, "length": 4}
-
-
 @pytest.mark.parametrize(
-    ("kind", "right", "name", "said"),
+    ("kind", "name", "said"),
     [
-        (Batches, PLACES, "epochs", "; passes is meant"),
-        (Batches, PLACES, "num_replicas", "; world_size is meant"),
-        (Batches, PLACES, "num_workers", r", which is an argument of torch's DataLoader, .*StepDataset"),
-        (Batches, PLACES, "pin_memory", "device='cuda' copies out of pinned memory by itself"),
-        (Batches, PLACES, "seqence_length", "; sequence_length is meant"),
-        (Batches, PLACES, "nothing_like_it", "; it takes store, stream, batch_size, "),
-        (StepDataset, PLACES, "epochs", "; passes is meant"),
-        (EraDataset, {"stream": STREAM, "sequence_length": 4}, "drop_last", "an argument of torch's DataLoader"),
-        (Windows, WINDOWS, "sequence_length", "; length is meant"),
-        (Windows, WINDOWS, "num_replicas", "; world_size is an argument of Batches, .*: divide numbers"),
-        (Batches, PLACES, "shuffle_seed", "; seed is meant"),
-        (Batches, PLACES, "max_length", "; sequence_length is meant"),
-        (Documents, {"stream": STREAM}, "random_seed", "; seed is an argument of Batches and document samplers"),
-        (Documents, {"stream": STREAM}, "num_workers", r"PaddedBatches\(…\)\.loader\(num_workers=2\)"),
+        (Batches, "epochs", "; passes is meant"),
+        (Batches, "num_replicas", "; world_size is meant"),
+        (Batches, "num_workers", r", which is an argument of torch's DataLoader, .*StepDataset"),
+        (Batches, "pin_memory", "device='cuda' copies out of pinned memory by itself"),
+        (Batches, "seqence_length", "; sequence_length is meant"),
+        (Batches, "nothing_like_it", "; it takes store, stream, batch_size, "),
+        (StepDataset, "epochs", "; passes is meant"),
+        (EraDataset, "drop_last", "an argument of torch's DataLoader"),
+        (Windows, "sequence_length", "; length is meant"),
+        (Windows, "num_replicas", "; world_size is an argument of Batches, .*: divide numbers"),
+        (Batches, "shuffle_seed", "; seed is meant"),
+        (Batches, "max_length", "; sequence_length is meant"),
+        (Documents, "random_seed", "; seed is an argument of Batches and document samplers"),
+        (Documents, "num_workers", r"PaddedBatches\(…\)\.loader\(num_workers=2\)"),
     ],
 )
 def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
-    store: Store, kind: Any, right: dict[str, Any], name: str, said: str
+    store: Store, kind: Any, name: str, said: str
 ) -> None:
+    """By every class, before it opens anything; signatures stay what they are."""
     with pytest.raises(TypeError, match=f"takes no {name}.*{said}"):
-        kind(store=store.path, **right, **{name: 1})
+        kind(store.path, STREAM, **{name: 1})
+    assert "store" in inspect.signature(kind).parameters
+
+
+def test_arguments_of_mixtures_and_padded_batches_that_are_not_there_are_refused(store: Store) -> None:
+    streams: Any = {"a": open_batches(store)}
     with pytest.raises(TypeError, match="Batches takes no epochs"):
         Mixture.open({"a": {"store": store.path, "stream": STREAM}}, {"a": 1}, batch_size=1, epochs=2)
     with pytest.raises(TypeError, match="Mixture takes no seq_len; sequence_length is an argument of Batches and"):
-        Mixture({"a": open_batches(store)}, {"a": 1}, seq_len=4)  # type: ignore[call-arg]
+        Mixture(streams, {"a": 1}, seq_len=4)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="Mixture takes streams, weights by place, and others by name: linear=…"):
-        Mixture({"a": open_batches(store)}, {"a": 1}, True)  # type: ignore[call-arg]
+        Mixture(streams, {"a": 1}, True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="PaddedBatches takes documents, sampler by place, and others by name: batch_"):
         PaddedBatches(Documents(store.path, STREAM), None, 4)  # type: ignore[call-arg]
-    assert "store" in inspect.signature(kind).parameters

@@ -2,50 +2,79 @@
 
 import json
 import os
+import pickle
 import random
 import re
 import shutil
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import ERAS, INFO, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of
-from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
+from tests.consumers.scenes import (
+    CHAINS,
+    ERAS,
+    INFO,
+    OPEN_ERAS,
+    era_store,
+    expected,
+    grow,
+    open_batches,
+    raises_in_workers,
+    rows_of,
+)
+from tests.store.chains import (
+    STREAM,
+    directory_of,
+    fill,
+    flip,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+    tokens_of,
+)
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition
-from tokenmill.consumers import Batches, Documents, EraDataset
-from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
-from tokenmill.store import Store, StreamInfo
+from tokenmill.consumers import Batch, Batches, Documents, EraDataset, StepDataset, Windows, sample_lookup
+from tokenmill.consumers.sample_lookup import Gathering, Rows
+from tokenmill.errors import DamagedError, DifferenceError, DiskError, InputError, StoreError, TokenMillError
+from tokenmill.store import Store, StreamInfo, open_partition
 from tokenmill.store.eras import ROW_BYTES
 
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
-def be_no_store(store: Store) -> None:
-    shutil.rmtree(store.path)
-    store.path.mkdir()
+GONE = r"no longer holds the stream 'raw-text\.train': it was deleted.*Bring it back, or open another copy"
+
+
+def read_into(rows: list[list[int]], batches: Iterable[Batch]) -> None:
+    for batch in batches:
+        rows += rows_of([batch])
 
 
 def be_gone(store: Store) -> None:
     shutil.rmtree(store.path)
 
 
+def be_no_store(store: Store) -> None:
+    be_gone(store)
+    store.path.mkdir()
+
+
 def be_of_a_later_format(store: Store) -> None:
     file = store.path / STREAM / "stream.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 2}))
-
-
-def lose_the_description(store: Store) -> None:
-    (store.path / STREAM / "stream.json").write_bytes(b'{"format": 1')
-
-
-def lose_eras(store: Store) -> None:
-    """Keep the index, without its lines: as while it is copied, so they are waited for."""
-    (store.path / STREAM / "eras.jsonl").write_bytes(b"")
-
-
-def flip_a_bit_of_the_eras(store: Store) -> None:
-    flip(store.path / STREAM / "eras.index", 3)
 
 
 def lose_a_segment(store: Store) -> None:
@@ -55,7 +84,7 @@ def lose_a_segment(store: Store) -> None:
 
 def cut_a_segment_off(store: Store) -> None:
     file = segment_of(store).tokens
-    file.write_bytes(file.read_bytes()[:-2])
+    os.truncate(file, file.stat().st_size - 2)
 
 
 def hold_other_blocks(store: Store) -> None:
@@ -82,9 +111,12 @@ def hold_another_stream(store: Store) -> None:
         (be_gone, StoreError, "check both names"),
         (be_no_store, StoreError, "check both names"),
         (be_of_a_later_format, StoreError, r"/stream\.json: its format .*use the version"),
-        (lose_the_description, DamagedError, r"/stream\.json: .*`tokenmill repair raw-text\.train --store /"),
-        (lose_eras, StoreError, r"eras\.index has it and eras\.jsonl does not.*copy both again"),
-        (flip_a_bit_of_the_eras, DamagedError, r"eras\.index|tokenmill|copy"),
+        (
+            lambda store: (store.path / STREAM / "stream.json").write_bytes(b'{"format": 1'),
+            DamagedError,
+            r"/stream\.json: .*`tokenmill repair raw-text\.train --store /",
+        ),
+        (lambda store: flip(store.path / STREAM / "eras.index", 3), DamagedError, r"eras\.index|tokenmill|copy"),
         (lose_a_segment, DamagedError, "tokenmill repair"),
         (cut_a_segment_off, DamagedError, "tokenmill repair"),
         (hold_other_blocks, DifferenceError, "tokenmill verify"),
@@ -92,10 +124,9 @@ def hold_another_stream(store: Store) -> None:
     ],
 )
 def test_a_store_that_is_foreign_or_damaged_is_refused(
-    tmp_path: Path, harm: Callable[[Store], None], kind: type[TokenMillError], advice: str
+    tmp_path: Path, harm: Callable[[Store], object], kind: type[TokenMillError], advice: str
 ) -> None:
-    store = era_store(tmp_path / "store")
-    harm(store)
+    harm(store := era_store(tmp_path / "store"))
     with pytest.raises(kind, match=advice):
         rows_of(open_batches(store, timeout=0.1))
 
@@ -113,8 +144,7 @@ def test_a_loop_waits_for_a_copy_whose_index_came_first(tmp_path: Path) -> None:
     for partition in (0, 1, 2):
         shutil.copytree(directory_of(whole, partition), directory_of(store, partition), dirs_exist_ok=True)
     rows: list[list[int]] = []
-    for batch in open_batches(store, timeout=10, poll_seconds=0.01, stop=copies_when_it_waits):
-        rows += rows_of([batch])
+    read_into(rows, open_batches(store, timeout=10, poll_seconds=0.01, stop=copies_when_it_waits))
     assert rows == expected()
 
 
@@ -131,7 +161,7 @@ def be_retired(store: Store) -> None:
     ],
 )
 def test_what_goes_away_under_a_reader_is_named(
-    tmp_path: Path, harm: Callable[[Store], None], kind: type[TokenMillError], advice: str
+    tmp_path: Path, harm: Callable[[Store], object], kind: type[TokenMillError], advice: str
 ) -> None:
     store, whole = era_store(tmp_path / "store"), era_store(tmp_path / "whole")
     batches = open_batches(store)
@@ -140,34 +170,16 @@ def test_what_goes_away_under_a_reader_is_named(
     rows = rows_of([next(loop)])
     harm(store)
     with pytest.raises(kind, match=advice) as refused:
-        rows.extend(row for batch in loop for row in rows_of([batch]))
+        read_into(rows, loop)
     assert str(store.path) in str(refused.value)
     assert 2 <= len(rows) < 40
     assert rows == expected()[: len(rows)]
-    elsewhere = open_batches(whole)
-    elsewhere.load_state_dict(batches.state_dict())
+    elsewhere = open_batches(whole, state=batches.state_dict())
     assert rows + rows_of(elsewhere) == expected()
-
-
-def test_validation_is_the_same_however_far_the_store_has_grown(tmp_path: Path) -> None:
-    store = era_store(tmp_path, OPEN_ERAS[:2])
-    validation = open_batches(store, eras=range(2), batch_size=3)
-    before = rows_of(validation)
-    assert len(before) == 9
-    for count in range(3, len(OPEN_ERAS) + 1):
-        grow(store, OPEN_ERAS[:count])
-        assert rows_of(validation.rewind()) == before
-        assert rows_of(open_batches(store, eras=range(2), batch_size=3)) == before
 
 
 def pack_was_here(store: Store) -> None:
     (store.path / "pack" / "raw-text").mkdir(parents=True)
-
-
-def flip(file: Path, at: int) -> None:
-    data = bytearray(file.read_bytes())
-    data[at] ^= 1 << at % 8
-    file.write_bytes(data)
 
 
 def last_logs(store: Store) -> list[Path]:
@@ -265,13 +277,330 @@ def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Pat
         len(open_batches(still_open))
 
 
-@pytest.mark.parametrize("lost", ["eras.index", "eras.jsonl"])
-def test_which_file_of_the_eras_is_lost_is_told_by_the_other(tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize(("lost", "other"), [("eras.index", "eras.jsonl"), ("eras.jsonl", "eras.index")])
+def test_which_file_of_the_eras_is_lost_is_told_by_the_other(tmp_path: Path, lost: str, other: str) -> None:
+    """By loops, which wait for a copy, and by data sets of what is there now."""
     store = era_store(tmp_path / "store")
     os.truncate(store.path / STREAM / lost, 0)
-    told = f"has it and {re.escape(lost)} does not, as while a store is copied; copy both again"
+    told = re.escape(f"{other} has it and {lost} does not, as while a store is copied; copy both again")
     with pytest.raises(StoreError, match=told):
         next(iter(open_batches(store, timeout=0.0)))
     for opening in (Documents, EraDataset):
         with pytest.raises(InputError, match=told):
             opening(store.path, STREAM)
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be a user for whom rights count: root may read everything."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.fixture(scope="module")
+def public() -> Iterator[Store]:
+    """Return a store in a directory that all may enter, which pytest's own is not; each test restores its rights."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory)
+        path.chmod(0o755)
+        store = era_store(path / "store")
+        for found in [store.path, *store.path.rglob("*")]:
+            found.chmod(0o755 if found.is_dir() else 0o644)
+        read_all(store)  # what is imported at first use is there
+        yield store
+
+
+def read_all(store: Store) -> None:
+    for batch in open_batches(store, check=True):
+        batch.documents()
+
+
+def read_by_index(store: Store) -> None:
+    EraDataset(store.path, STREAM, sequence_length=4).__getitems__(range(40))
+
+
+def read_windows(store: Store) -> None:
+    windows = Windows(store.path, STREAM, 4)
+    for partition in windows.partitions:
+        windows.rows(partition, windows.indices(partition)[:: INFO.block_tokens])
+
+
+ALL_NEED = ("stream.json", ".", "0", "0/000000000000.bin", "0/000000000000.json", "0/000000000020.commits")
+BATCHES_NEED = ("eras.jsonl", "eras.index", "0/000000000000.docs", "0/000000000000.index")
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [*product((read_all, read_by_index, read_windows), ALL_NEED), *product((read_all,), BATCHES_NEED)],
+)
+def test_a_file_that_may_not_be_read_is_named(public: Store, read: Callable[[Store], None], name: str) -> None:
+    forbidden = public.path / STREAM / name
+    forbidden.chmod(0)
+    told = rf"{re.escape(str(forbidden.resolve()))}.* cannot be read \(Permission denied\): let"
+    try:
+        with without_privileges(), pytest.raises(DiskError, match=told):
+            read(public)
+    finally:
+        forbidden.chmod(0o755)
+    with without_privileges():
+        read(public)
+
+
+@pytest.mark.parametrize("eras", [0, 2])
+def test_a_store_that_is_deleted_while_it_is_waited_for_is_named(tmp_path: Path, eras: int) -> None:
+    store = era_store(tmp_path, OPEN_ERAS[:eras]) if eras else make_store(tmp_path, INFO)
+    looks = 0
+
+    def look() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            shutil.rmtree(store.path / STREAM)
+        return looks > 100
+
+    with pytest.raises(StoreError, match=GONE):
+        rows_of(open_batches(store, stop=look, poll_seconds=0.0001, timeout=60))
+    assert looks < 100
+
+
+def later(reader: Any) -> list[Callable[[], object]]:
+    """Return what asks the files of an open reader again."""
+    if isinstance(reader, Batches):
+        batch = next(iter(reader))
+        return [batch.documents, batch.sources, reader.behind]
+    if isinstance(reader, EraDataset):
+        return [lambda: pickle.loads(pickle.dumps(reader))[0]]  # noqa: S301 - our own, as a loader's worker has it
+    return [reader.refresh, lambda: reader.rows(0, [0])]
+
+
+@pytest.mark.parametrize("kind", [Batches, EraDataset, Windows])
+def test_every_reader_names_a_store_that_is_gone(tmp_path: Path, kind: type[Any]) -> None:
+    """Once the store is back, all is as before."""
+    store = era_store(tmp_path / "store")
+    asks = later(kind(store.path, STREAM, **({"batch_size": 2} if kind is Batches else {})))
+    store.path.rename(tmp_path / "away")
+    for ask in asks:
+        with pytest.raises(StoreError, match=GONE):
+            ask()
+    (tmp_path / "away").rename(store.path)
+    for ask in asks:
+        ask()
+
+
+MESSAGE = r"000000000004\.bin: block 6, at byte 20, is not what was committed.*tokenmill repair"
+
+
+def spoil(store: Store, at: int = 2 * INFO.block_bytes + 3) -> None:
+    """Change a bit of block 6 of partition 0, in a segment that was sealed; the second time, take that back."""
+    flip(segment_of(store, 4).tokens, at)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Store:
+    store = era_store(tmp_path)
+    spoil(store)
+    return store
+
+
+def by_batches(store: Store, **options: Any) -> list[list[int]]:
+    return rows_of(open_batches(store, **options))
+
+
+def by_steps(store: Store, workers: int = 0, **options: Any) -> list[list[int]]:
+    dataset = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1, **options)
+    return rows_of(DataLoader(dataset, batch_size=None, num_workers=workers))
+
+
+def by_index(store: Store, **options: Any) -> EraDataset:
+    return EraDataset(store.path, STREAM, sequence_length=4, **options)
+
+
+def by_windows(store: Store, **options: Any) -> list[list[int]]:
+    windows = Windows(store.path, STREAM, 4, **options)
+    return [row for block in range(23) for row in windows.rows(0, [5 * block]).tolist()]
+
+
+LOADERS: dict[str, Callable[..., list[list[int]]]] = {
+    "Batches": by_batches,
+    "Batches, as stored": lambda store, **options: [
+        row for batch in open_batches(store, widen=False, **options) for row in batch.rows.tolist()
+    ],
+    "Batches, in order": partial(by_batches, shuffle=False),
+    "Batches, views of blocks": partial(by_batches, sequence_length=2),
+    "Batches, of all ranks": lambda store, **options: [
+        row for rank in range(2) for row in by_batches(store, rank=rank, world_size=2, batch_size=1, **options)
+    ],
+    "StepDataset": by_steps,
+    "StepDataset, in workers": partial(by_steps, workers=2),
+    "EraDataset": lambda store, **options: [
+        [*x.tolist(), int(y[-1])] for x, y in map(by_index(store, **options).__getitem__, range(40))
+    ],
+    "EraDataset, many at once": lambda store, **options: [
+        [*x.tolist(), int(y[-1])] for x, y in by_index(store, **options).__getitems__(range(40))
+    ],
+    "Windows": by_windows,
+    "open_partition": lambda store, **options: [
+        row.tolist() for row in map(open_partition(store.path, STREAM, 0, **options).read, range(23))
+    ],
+    "open_partition, many at once": lambda store, **options: (
+        open_partition(store.path, STREAM, 0, **options).gather(range(23)).tolist()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("table_blocks", [1, 1 << 20])
+@pytest.mark.cases(8)
+def test_a_changed_bit_is_refused_by_default(
+    damaged: Store, monkeypatch: pytest.MonkeyPatch, name: str, table_blocks: int
+) -> None:
+    monkeypatch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
+    with raises_in_workers(DamagedError, MESSAGE):
+        LOADERS[name](damaged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.cases(4)
+def test_who_wants_no_checks_reads_what_is_there(damaged: Store, name: str) -> None:
+    changed, sound = LOADERS[name](damaged, check=False), tokens_of(CHAINS[0], INFO)[6].tolist()
+    kept = [sound[start : start + 3] for start in (0, 2)] if "views" in name else [sound]
+    assert not all(row in changed for row in kept)
+    spoil(damaged)
+    mended = LOADERS[name](damaged)
+    assert all(row in mended for row in kept)
+    assert len(mended) == len(changed)
+
+
+@pytest.mark.parametrize("at", range(INFO.block_bytes))
+@pytest.mark.parametrize("length", [2, 4])
+@pytest.mark.cases(8)
+def test_no_byte_of_a_block_goes_unchecked(tmp_path: Path, length: int, at: int) -> None:
+    spoil(store := era_store(tmp_path), 2 * INFO.block_bytes + at)
+    with pytest.raises(DamagedError, match=MESSAGE):
+        by_batches(store, sequence_length=length)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 40])
+def test_all_before_the_damage_is_delivered(damaged: Store, batch_size: int) -> None:
+    sequence = expected(shuffle=False)
+    whole = sequence.index(tokens_of(CHAINS[0], INFO)[6].tolist()) // batch_size
+    found: list[list[int]] = []
+    with pytest.raises(DamagedError, match=MESSAGE):
+        read_into(found, open_batches(damaged, shuffle=False, batch_size=batch_size))
+    assert found == sequence[: whole * batch_size]
+
+
+def test_after_a_repair_the_run_goes_on(damaged: Store, tmp_path: Path) -> None:
+    """Also with the same Batches: a repaired file is another one, and is read."""
+    batches = open_batches(damaged, shuffle=False)
+    with pytest.raises(DamagedError, match=MESSAGE):
+        rows_of(batches)
+    broken = segment_of(damaged, 4).tokens
+    mended = Path(shutil.copy(broken, tmp_path / "mended"))
+    flip(mended, 23)
+    mended.rename(broken)
+    delivered = batches.state_dict()["sample"]
+    assert rows_of(batches) == expected(shuffle=False)[delivered:]
+
+
+def test_a_block_that_changes_after_it_was_read_is_refused_next_time(damaged: Store) -> None:
+    spoil(damaged)
+    batches = open_batches(damaged)
+    assert rows_of(batches) == expected()
+    spoil(damaged)
+    with pytest.raises(DamagedError, match="block 6"):
+        list(batches.rewind())
+
+
+def test_damage_in_the_copy_alone_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is what was committed when it is looked at again: memory may be at fault."""
+    copied = Gathering.rows
+
+    def spoilt(self: Gathering, start: int = 0, stop: int | None = None) -> Rows:
+        found = copied(self, start, stop)
+        found[-1, -1] ^= np.uint16(1)
+        return found
+
+    monkeypatch.setattr(Gathering, "rows", spoilt)
+    with pytest.raises(DamagedError, match="was not what was committed when it was read, and is now"):
+        list(open_batches(store))
+
+
+TRAIN = """
+import faulthandler, sys
+
+faulthandler.enable()
+from tokenmill.consumers import Batches, EraDataset, Windows
+from tokenmill.errors import DamagedError
+from tokenmill.store import maps
+
+seconds, store, stream = sys.argv[1:]
+maps._LOOK_SECONDS = float(seconds)
+dataset = EraDataset(store, stream, sequence_length=1024, check=False)
+windows = Windows(store, stream, 1024, check=False)
+sources = {
+    "Batches": iter(Batches(store, stream, batch_size=4, sequence_length=1024, check=False)),
+    "EraDataset": map(dataset.__getitem__, range(len(dataset))),
+    "Windows": (windows.rows(0, [1025 * block]) for block in range(399)),
+}
+for source in sources.values():
+    next(source)
+print("ready", flush=True)
+input()
+for name, source in sources.items():
+    try:
+        for _ in source:
+            pass
+    except DamagedError as error:
+        print(name, error)
+"""
+"""Takes a batch of each loader, and the others after a line came in."""
+
+
+def cut_off_in_a_process(folder: Path, look_seconds: float) -> tuple[Store, int, str, str]:
+    """Cut off the tokens of an era of 800 kB, copied in several parts, while a process reads them.
+
+    Return the store, how the process ended, what it printed and what it wrote to stderr.
+    """
+    info = make_info(block_tokens=1025, segment_blocks=1024)
+    store, chain, said = make_store(folder / "store", info), make_chain(info, 400), folder / "said"
+    fill(store, info, chain, [400])
+    write_eras(store, make_eras(info, {0: chain}, [{0: 400}], end=True))
+    command = [sys.executable, "-c", TRAIN, str(look_seconds), str(store.path), STREAM]
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", said.read_text()
+        os.truncate(segment_of(store).tokens, 4096)
+        told, _ = process.communicate("go\n")
+    return store, process.returncode, told, said.read_text()
+
+
+@pytest.mark.slow
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    _, code, told, said = cut_off_in_a_process(tmp_path, 0)
+    assert (code, said) == (0, "")
+    lines = told.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["Batches", "EraDataset", "Windows"]
+    for line in lines:
+        assert "000000000000.bin: it has 4096 bytes, but 820000 were committed" in line
+        assert "tokenmill repair" in line
+
+
+@pytest.mark.slow
+def test_a_file_that_is_cut_off_between_two_looks_ends_the_process_with_a_word(tmp_path: Path) -> None:
+    """The bus error that nobody can take back; faulthandler says where it was, and the next start names the file."""
+    store, code, told, said = cut_off_in_a_process(tmp_path, 3600)
+    assert (code, told) == (-signal.SIGBUS, "")
+    assert "Fatal Python error: Bus error" in said
+    assert "sample_lookup.py" in said
+    with pytest.raises(DamagedError, match=r"000000000000\.bin: it has 4096 bytes, but 820000 were committed"):
+        next(iter(Batches(store.path, STREAM, batch_size=4, sequence_length=1024)))

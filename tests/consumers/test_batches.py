@@ -26,12 +26,14 @@ from tests.consumers.scenes import (
     expected,
     grow,
     open_batches,
+    open_ranks,
     rows_of,
     together,
 )
-from tests.store.chains import fill, make_store, segment_of, tokens_of
+from tests.store.chains import fill, flip, make_store, segment_of, tokens_of
 from tests.store.eras import write_eras
 from tokenmill.consumers import Batches, Mixture, transfer
+from tokenmill.consumers import prefetch as reading_ahead
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import HostStaging, Sent, Staged
 from tokenmill.errors import InputError, StoreError
@@ -73,7 +75,7 @@ choices = st.fixed_dictionaries(
 def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
     store: Store, world_size: int, options: dict[str, Any]
 ) -> None:
-    ranks = [open_batches(store, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    ranks = open_ranks(store, world_size, **options)
     named = [era for era in OPEN_ERAS if options["eras"] is None or era.number in options["eras"]]
     rows = expected(named, length=options["sequence_length"], shuffle=options["shuffle"], passes=options["passes"])
     step = options["batch_size"] * world_size
@@ -86,38 +88,54 @@ def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
     assert len({json.dumps(rank.state_dict()) for rank in ranks}) == 1
 
 
-@given(st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 3))
+@given(
+    legs=st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5),
+    prefetch=st.integers(0, 3),
+    read_ahead=st.sampled_from([0, 1, 200, 1 << 30]),  # nothing, all eras by sample, small ones whole, all whole
+    worth_waiting=st.sampled_from([0, 100, 1 << 20]),
+    passes=st.integers(1, 3),
+    length=st.sampled_from([2, 4]),
+)
 @pytest.mark.slow
 def test_resuming_continues_the_sequence_anywhere(
-    store: Store, legs: list[tuple[int, int, int]], prefetch: int
+    store: Store,
+    *,
+    legs: list[tuple[int, int, int]],
+    prefetch: int,
+    read_ahead: int,
+    worth_waiting: int,
+    passes: int,
+    length: int,
 ) -> None:
-    options: dict[str, Any] = {"passes": 2, "sequence_length": 2}
+    """With other numbers of ranks and other batches each time, over eras and passes, whatever was read ahead."""
+    options: dict[str, Any] = {"passes": passes, "sequence_length": length, "read_ahead": read_ahead}
     rows: list[list[int]] = []
-    state = None
-    for world_size, batch_size, steps in [*legs, (1, 1, 1000)]:
-        ranks = [
-            open_batches(store, rank=rank, world_size=world_size, batch_size=batch_size, **options)
-            for rank in range(world_size)
-        ]
-        for rank in ranks:
-            rank._prefetch = prefetch
-            if state is not None:
-                rank.load_state_dict(json.loads(json.dumps(state)))
-                assert rank.state_dict()["sample"] == state["sample"]
-        rows += together([islice(rank, steps) for rank in ranks])
-        states = [rank.state_dict() for rank in ranks]
-        assert all(found == states[0] for found in states)
-        assert states[0]["sample"] == len(rows)
-        state = states[0]
-    assert rows == expected(length=2, passes=2)
+    state: Any = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading_ahead, "_WORTH_WAITING", worth_waiting)
+        for world_size, batch_size, steps in [*legs, (1, 1, 1000)]:
+            ranks = open_ranks(store, world_size, batch_size=batch_size, state=state, **options)
+            for rank in ranks:
+                rank._prefetch = prefetch
+                assert rank.state_dict()["sample"] == len(rows)
+            rows += together([islice(rank, steps) for rank in ranks])
+            states = [rank.state_dict() for rank in ranks]
+            assert all(found == states[0] for found in states)
+            assert states[0]["sample"] == len(rows)
+            state = json.loads(json.dumps(states[0]))
+    assert rows == expected(length=length, passes=passes)
 
 
-def test_a_set_of_eras_is_gone_through_again(store: Store) -> None:
+def test_named_eras_are_gone_through_again_however_far_the_store_has_grown(tmp_path: Path) -> None:
+    """As for each validation: always the same batches."""
+    store, wanted = era_store(tmp_path, OPEN_ERAS[:3]), expected(ERAS[1:3])[:10]
     batches = open_batches(store, eras=range(1, 3))
-    assert rows_of(batches) == expected(ERAS[1:3])[:10]
+    assert rows_of(batches) == wanted
     assert rows_of(batches) == []
-    assert rows_of(islice(batches.rewind(), 2)) == expected(ERAS[1:3])[:4]
-    assert rows_of(batches.rewind()) == expected(ERAS[1:3])[:10]
+    assert rows_of(islice(batches.rewind(), 2)) == wanted[:4]
+    for count in range(3, len(OPEN_ERAS) + 1):
+        grow(store, OPEN_ERAS[:count])
+        assert rows_of(batches.rewind()) == rows_of(open_batches(store, eras=range(1, 3))) == wanted
 
 
 def test_two_places_at_once_are_refused(store: Store) -> None:
@@ -130,25 +148,10 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
             next(loop)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sequence_length": 3}, "give 4 or 2 or 1"),
-        ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
-        ({"mask_loss": True, "widen": False}, "widen=False"),
-        ({"seed": 1 << 64}, "64 bits"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        open_batches(store, **options)
-
-
 def test_a_state_behind_the_end_is_refused(store: Store) -> None:
     batches = open_batches(store)
     rows_of(islice(batches, 15))
-    fewer = open_batches(store, eras=range(3))
-    fewer.load_state_dict(batches.state_dict())
+    fewer = open_batches(store, eras=range(3), state=batches.state_dict())
     with pytest.raises(InputError, match=r"sample 30, but these eras of .* have 16"):
         next(iter(fewer))
 
@@ -174,8 +177,7 @@ def test_a_run_of_not_one_step_says_why(store: Store, options: dict[str, Any], t
 def test_a_run_that_made_its_steps_ends_quietly(store: Store) -> None:
     batches = open_batches(store, batch_size=20)
     assert len(list(batches)) == 2
-    larger = open_batches(store, batch_size=64)
-    larger.load_state_dict(batches.state_dict())
+    larger = open_batches(store, batch_size=64, state=batches.state_dict())
     assert list(larger) == list(batches) == []
     assert [len(list(open_batches(store, batch_size=40, worker=(n, 2)))) for n in range(2)] == [1, 0]
     assert list(open_batches(store, batch_size=99, stop=lambda: True)) == []
@@ -192,8 +194,7 @@ def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -
     ahead = open_batches(store)
     rows_of(islice(ahead, 12))
     behind = era_store(tmp_path, OPEN_ERAS[:2])
-    batches = open_batches(behind, timeout=0.01, poll_seconds=0.001)
-    batches.load_state_dict(ahead.state_dict())
+    batches = open_batches(behind, timeout=0.01, poll_seconds=0.001, state=ahead.state_dict())
     with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
         next(iter(batches))
     write_eras(behind, ERAS)
@@ -205,7 +206,7 @@ def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -
 
 def test_a_store_may_grow_meanwhile(tmp_path: Path) -> None:
     store = make_store(tmp_path, INFO)
-    ranks = [open_batches(store, rank=rank, world_size=2, timeout=60, poll_seconds=0.001) for rank in range(2)]
+    ranks = open_ranks(store, 2, timeout=60, poll_seconds=0.001)
     found: list[list[list[list[int]]]] = [[], []]
 
     def train(rank: int) -> None:
@@ -334,30 +335,21 @@ def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
     assert not any(alive)
 
 
-def damage(store: Store, blocks: list[int]) -> list[list[int]]:
-    """Change these blocks of partition 0; return the rows that they had."""
-    for block in blocks:
-        with segment_of(store, block - block % 4).tokens.open("r+b") as file:
-            file.seek(block % 4 * INFO.block_bytes)
-            file.write(b"\x00\xff")
-    return [tokens_of(CHAINS[0], INFO)[block].tolist() for block in blocks]
-
-
 def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
-    store = era_store(tmp_path)
-    rows = expected(shuffle=False)
+    """Their batches are smaller, one without any is left out, and all others are what they were."""
+    store, rows = era_store(tmp_path), expected(shuffle=False)
     assert rows[:5] == tokens_of(CHAINS[0], INFO)[:5].tolist()
-    gone = damage(store, [0, 2, 3, 5])
+    for block in (0, 2, 3, 5):
+        flip(segment_of(store, block - block % 4).tokens, block % 4 * INFO.block_bytes)
+    gone = tokens_of(CHAINS[0], INFO)[[0, 2, 3, 5]].tolist()
     batches = open_batches(store, on_damage="skip", shuffle=False)
     found = list(batches)
     assert [(batch.step, len(batch.x)) for batch in found] == [
         (step, 2 - sum(row in gone for row in rows[2 * step : 2 * step + 2])) for step in range(20) if step != 1
     ]
     assert rows_of(found) == [row for row in rows if row not in gone]
-    metrics = batches.metrics
-    assert (metrics.batches, metrics.samples, batches.skipped) == (19, 36, 4)
-    for batch in found:
-        assert len(batch.samples.blocks) == len(batch.x)
+    assert (batches.metrics.batches, batches.metrics.samples, batches.skipped) == (19, 36, 4)
+    assert all(len(batch.samples.blocks) == len(batch.x) for batch in found)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -403,6 +395,5 @@ def test_batches_on_a_gpu_are_those_of_the_cpu(store: Store, options: dict[str, 
     there = all_of(iter(open_batches(store, **options)), "cpu")
     batches = open_batches(store, device="cuda", **options)
     assert all_of(islice(iter(batches), 7), "cuda") == there[:7]
-    again = open_batches(store, device="cuda", **options)
-    again.load_state_dict(batches.state_dict())
+    again = open_batches(store, device="cuda", **options, state=batches.state_dict())
     assert all_of(iter(again), "cuda") == there[7:]

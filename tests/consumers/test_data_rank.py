@@ -12,28 +12,24 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import era_store, rows_of
+from tests.consumers.scenes import era_store, open_batches, open_steps, rows_of, together
 from tests.store.chains import STREAM
 from tokenmill.consumers import (
-    Batches,
     BucketSampler,
     Documents,
     EraSampler,
     Mixture,
     MixtureDataset,
     PaddedBatches,
-    StepDataset,
     StratifiedSampler,
 )
 from tokenmill.consumers.arguments import _LAUNCHERS
 from tokenmill.errors import InputError
 
-VARIABLES = ("RANK", "WORLD_SIZE", *(name for launcher in _LAUNCHERS for name in launcher[1:]))
-
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
+    for name in ("RANK", "WORLD_SIZE", *(name for launcher in _LAUNCHERS for name in launcher[1:])):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -57,19 +53,18 @@ def process_group(rank: int, world_size: int) -> Iterator[None]:
 
 
 def by_batches(there: Path, **options: Any) -> Any:
-    return rows_of(Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options))
+    return rows_of(open_batches(there / "blocks", **options))
 
 
-def by_steps(there: Path, workers: int, start: str | None = None, **options: Any) -> Any:
-    steps = StepDataset(there / "blocks", STREAM, batch_size=2, sequence_length=4, **options)
-    return rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
+def by_steps(there: Path, **options: Any) -> Any:
+    return rows_of(DataLoader(open_steps(there / "blocks", **options), batch_size=None))
 
 
 def by_mixture(there: Path, **options: Any) -> Any:
-    given: dict[str, Any] = {"store": there / "blocks", "stream": STREAM, "batch_size": 2, "sequence_length": 4}
     streams = {"early": {"eras": range(2)}, "late": {"eras": range(2, 5)}}
-    found = rows_of(Mixture.open(streams, {"early": 1, "late": 2}, **given, **options))
-    assert found == rows_of(MixtureDataset(streams, {"early": 1, "late": 2}, **given, **options))
+    mixed: Any = {"streams": streams, "weights": {"early": 1, "late": 2}, "store": there / "blocks", "stream": STREAM}
+    found = rows_of(Mixture.open(**mixed, batch_size=2, **options))
+    assert found == rows_of(MixtureDataset(**mixed, batch_size=2, **options))
     return found
 
 
@@ -82,17 +77,21 @@ def by_padded(there: Path, **options: Any) -> Any:
 
 READERS: dict[str, Callable[..., Any]] = {
     "Batches": by_batches,
-    "StepDataset": lambda there, **options: by_steps(there, 0, **options),
+    "StepDataset": by_steps,
     "Mixture": by_mixture,
     "PaddedBatches": by_padded,
 }
 
 
+def set_ranks(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_torchrun_says_which_rank_a_process_is(there: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     read = READERS[reader]
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    set_ranks(monkeypatch, 1, 3)
     found = read(there)
     assert found == read(there, rank=1, world_size=3)
     assert found != read(there, rank=0, world_size=3)
@@ -108,8 +107,7 @@ def test_the_process_group_knows_better_than_the_environment(
 ) -> None:
     """It is what gradients are averaged over."""
     read = READERS[reader]
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    set_ranks(monkeypatch, 1, 2)
     with process_group(2, 3):
         found = read(there)
         assert read(there, rank=0, world_size=1) != found
@@ -122,7 +120,8 @@ def test_the_process_group_knows_better_than_the_environment(
 def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: str) -> None:
     """They have no process group, or the copy of one."""
     with process_group(1, 2):
-        found = by_steps(there, 2, start)
+        steps = open_steps(there / "blocks")
+        found = rows_of(DataLoader(steps, batch_size=None, num_workers=2, multiprocessing_context=start))
     assert found == by_batches(there, rank=1, world_size=2)
 
 
@@ -131,25 +130,20 @@ def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: 
 @pytest.mark.cases(1)
 def test_workers_read_for_the_rank_that_is_known_when_they_start(there: Path, workers: int, start: str | None) -> None:
     """The data set was opened before the process group, which a spawned worker has not."""
-    options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
-    steps = StepDataset(there / "blocks", STREAM, **options)
+    steps = open_steps(there / "blocks")
     with process_group(1, 2):
         found = rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
     assert found == by_batches(there, rank=1, world_size=2)
 
 
 def test_a_state_of_one_world_goes_on_in_another(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"batch_size": 2, "sequence_length": 4}
-    alone = Batches(there / "blocks", STREAM, **options)
-    whole = rows_of(alone)
-    state = alone.rewind().skip(3).state_dict()
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    whole = by_batches(there)
+    state = open_batches(there / "blocks").skip(3).state_dict()
     ranks = []
     for rank in range(2):
-        monkeypatch.setenv("RANK", str(rank))
-        ranks.append(Batches(there / "blocks", STREAM, **options))
-        ranks[-1].load_state_dict(state)
-    rows = [row for step in zip(*ranks, strict=True) for row in rows_of(step)]
+        set_ranks(monkeypatch, rank, 2)
+        ranks.append(open_batches(there / "blocks", state=state))
+    rows = together(ranks)
     assert rows == whole[6 : 6 + len(rows)]
     assert len(rows) > len(whole) - 6 - 4
 
@@ -181,7 +175,7 @@ def test_an_environment_that_leaves_it_open_is_refused(
     assert READERS[reader](there, rank=0, world_size=1)
 
 
-def test_one_task_of_slurm_is_alone(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_task_of_slurm_is_alone(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     assert by_batches(there) == by_batches(there, rank=0, world_size=1)
@@ -202,9 +196,8 @@ def test_the_number_of_ranks_alone_is_taken_with_a_warning(there: Path, caplog: 
 
 
 def test_who_opened_too_early_is_told(there: Path) -> None:
-    batches = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4)
+    batches, given = open_batches(there / "blocks"), open_batches(there / "blocks", rank=0, world_size=1)
     padded = PaddedBatches(Documents(there / "texts", STREAM), batch_size=2)
-    given = Batches(there / "blocks", STREAM, batch_size=2, sequence_length=4, rank=0, world_size=1)
     with process_group(0, 2):
         for loop in (batches, padded, padded.loader(), padded.loader(num_workers=1)):
             with pytest.raises(InputError, match="the process group has 2 ranks, and was initialised after"):
@@ -232,10 +225,9 @@ def test_a_sampler_among_ranks_must_know_its_own(there: Path) -> None:
     """Some frameworks divide its batches, others do not."""
     documents = Documents(there / "texts", STREAM)
     sampler = EraSampler(documents)
+    told = r"rank 1 of 2, and this sampler has no rank: .* 0 and 1 where a framework"
     with process_group(1, 2):
-        with pytest.raises(
-            InputError, match=r"rank 1 of 2, and this sampler has no rank: .* 0 and 1 where a framework"
-        ):
+        with pytest.raises(InputError, match=told):
             next(iter(sampler))
         assert list(EraSampler(documents, rank=0, world_size=1))
         assert next(iter(PaddedBatches(documents, sampler, batch_size=2)))

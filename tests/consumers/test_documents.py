@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tests.consumers.packed import given_documents, pack, packed_info, packed_store, whole_documents
+from tests.consumers.packed import AGE, Block, Given, given_documents, pack, packed_info, packed_store
 from tests.milled_store import SHAPES as MILLED_SHAPES
 from tests.milled_store import milled_store
 from tests.store.chains import STREAM, segment_of
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Documents
 from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.packings import SEPARATE
 from tokenmill.store import Store
+from tokenmill.wire.pieces import PADDING
 
 LENGTHS = [3, 12, 5, 1, 10, 4, 7, 2, 5, 9, 6, 3, 21, 1, 2, 8]
 LABELS = ["bad", "good", "bad"]
@@ -35,6 +38,42 @@ def labelled_store(path: Path, labels: list[Any] = LABELS) -> Store:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return labelled_store(tmp_path_factory.mktemp("store"))
+
+
+def whole_documents(
+    documents: Sequence[Given], blocks: Sequence[Block], size: int, first: int, stop: int, *, packing: str, ended: bool
+) -> list[tuple[int, list[int]]]:
+    """Return offset and tokens of the documents that blocks ``[first, stop)`` hold as a whole, by place, one by one.
+
+    ``ended``: nothing comes behind them.
+    """
+    fit = packing == "fit"
+    found: list[tuple[tuple[int, int], int, list[int]]] = []
+    for document in documents:
+        mine = [
+            (number, piece, block)
+            for number, block in enumerate(blocks)
+            for piece in block.pieces
+            if piece.offset == document.offset and piece.position != PADDING
+        ]
+        inside = [(number, piece, block) for number, piece, block in mine if first <= number < stop]
+        if not inside or len(inside) < len(mine):
+            continue
+        tokens: dict[int, int] = {}
+        for _, piece, block in mine:
+            later = [other.start for other in block.pieces if other.start > piece.start]
+            for at in range(piece.start, min([*later, size])):
+                tokens[piece.position + at - piece.start] = block.tokens[at]
+        number, piece, block = max(mine, key=lambda one: one[1].position)
+        ends_inside = any(other.start > piece.start for other in block.pieces)
+        if fit:
+            ends_inside = len(tokens) % size > 0  # what is no whole block is a rest, which comes last
+        ends_inside |= ended and (packing in SEPARATE or len(tokens) == len(document.tokens))
+        highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
+        if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
+            place = min((number, piece.start) for number, piece, _ in mine)
+            found.append((place, document.offset, [tokens[at] for at in range(len(tokens))]))
+    return [(offset, tokens) for _, offset, tokens in sorted(found)]
 
 
 @given(

@@ -1,22 +1,26 @@
-"""Batches through torch's loaders."""
+"""Batches through torch's loaders, and where a loop begins whose batches workers read."""
 
 import copy
 import json
 import multiprocessing
+import os
 import pickle
 from collections.abc import Iterable
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import gettempdir
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import expected, open_batches, rows_of
-from tests.store.chains import STREAM
+from tests.consumers.scenes import expected, open_batches, open_steps, rows_of
 from tokenmill.consumers import Batch, StepDataset
-from tokenmill.errors import InputError
+from tokenmill.consumers.loading import LoopPlace, note_use
+from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store
 
 pytestmark = [
@@ -29,40 +33,38 @@ ROWS = expected(passes=2)
 """80 samples: 26 batches of three, and two left."""
 
 
-def open_steps(store: Store, **options: Any) -> StepDataset:
-    return StepDataset(
-        store.path, STREAM, **({"batch_size": 3, "sequence_length": 4, "seed": 1, "passes": 2} | options)
-    )
+def two_passes(store: Store, **options: Any) -> StepDataset:
+    return open_steps(store, **({"batch_size": 3, "passes": 2} | options))
 
 
-def load(dataset: StepDataset, workers: int, start: str = "fork", **options: Any) -> DataLoader[Batch]:
-    context = multiprocessing.get_context(start) if workers else None
-    return DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context, **options)
+def load(dataset: StepDataset, workers: int, kind: str = "", **options: Any) -> DataLoader[Batch]:
+    context = multiprocessing.get_context("spawn" if kind == "spawn" else "fork") if workers else None
+    options |= {"num_workers": workers, "persistent_workers": kind in {"persistent", "spawn"}}
+    return DataLoader(dataset, batch_size=None, multiprocessing_context=context, **options)
+
+
+def stateful(dataset: StepDataset, workers: int, kind: str = "") -> Any:
+    """Return torchdata's loader."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    options = {"num_workers": workers, "persistent_workers": kind == "persistent"}
+    return loaders.StatefulDataLoader(dataset, batch_size=None, **options)
 
 
 def train(loader: Iterable[Batch], steps: int | None = None) -> list[list[int]]:
     """Train on so many batches, then break; return what the model saw. The loader has read further by then."""
-    seen: list[list[int]] = []
-    if steps == 0:
-        return seen
-    for number, batch in enumerate(loader, 1):
-        seen += rows_of([batch])
-        if number == steps:
-            break
-    return seen
+    return rows_of(islice(loader, steps))
 
 
 SPAWNED = pytest.param(2, "spawn", marks=pytest.mark.needs("minutes"))
-LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent")]
+LOOPS = [(0, ""), (1, ""), (3, ""), (2, "persistent")]
 
 
 @pytest.mark.parametrize(("workers", "kind"), [*LOOPS, SPAWNED])
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
-    dataset = open_steps(store)
-    options: dict[str, Any] = {"persistent_workers": True} if kind in ("persistent", "spawn") else {}
-    loader = load(dataset, workers, "spawn" if kind == "spawn" else "fork", **options)
+    dataset = two_passes(store)
+    loader = load(dataset, workers, kind)
     seen = [train(loader, 3), train(loader, 1), train(loader, 7), train(loader), train(loader)]
     assert [len(rows) for rows in seen] == [9, 3, 21, 45, 0]
     assert [row for rows in seen for row in rows] == ROWS[:78]
@@ -72,7 +74,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
 
 
 def test_loops_with_and_without_workers_take_turns(store: Store) -> None:
-    dataset = open_steps(store)
+    dataset = two_passes(store)
     assert train(load(dataset, 0), 1) == ROWS[:3]
     assert train(load(dataset, 2), 4) == ROWS[3:15]
     assert dataset.state_dict() == dataset.state_after(4)
@@ -82,7 +84,7 @@ def test_loops_with_and_without_workers_take_turns(store: Store) -> None:
 
 def test_a_copy_leaves_the_loop_alone_in_which_it_is_made(store: Store) -> None:
     """It begins where that loop stands, as a worker that is spawned does; each then goes its own way."""
-    dataset = open_steps(store)
+    dataset = two_passes(store)
     loop = iter(dataset)
     seen = rows_of(islice(loop, 2))
     others = [copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))]  # noqa: S301 - our own
@@ -95,8 +97,8 @@ def test_a_copy_leaves_the_loop_alone_in_which_it_is_made(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
-    dataset = open_steps(store)
-    loader = load(dataset, workers, persistent_workers=kind == "persistent")
+    dataset = two_passes(store)
+    loader = load(dataset, workers, kind)
     old = list(islice(loader, 9))
     assert train(loader, 2)
     for step in (20, 4):
@@ -108,8 +110,8 @@ def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, worker
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
-    leg = open_steps(store, batch_size=1)
-    leg.resume(open_steps(store).state_after(1))
+    leg = two_passes(store, batch_size=1)
+    leg.resume(two_passes(store).state_after(1))
     before = leg.state_dict()
     for batch in list(load(leg, workers))[3:6]:
         sample = batch.state["sample"]
@@ -118,14 +120,13 @@ def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
         for same in (batch, pickle.loads(pickle.dumps(batch)), batch.to("meta"), batch.to("cpu")):  # noqa: S301 - our own
             assert same.state == batch.state == leg.state_after(batch.step)
             assert (same.step, same.samples[1].tolist(), len(same)) == (batch.step, batch.samples[1].tolist(), 1)
-        batches = open_batches(store, passes=2, batch_size=1)
-        batches.load_state_dict(json.loads(json.dumps(batch.state)))
+        batches = open_batches(store, passes=2, batch_size=1, state=json.loads(json.dumps(batch.state)))
         assert rows_of(islice(batches, 1)) == ROWS[sample : sample + 1]
     assert before["sample"] == 6
 
 
 def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
-    batches = list(load(open_steps(store, widen=False), 1))
+    batches = list(load(two_passes(store, widen=False), 1))
     assert [row for batch in batches for row in batch.rows.tolist()] == rows_of(batches) == ROWS[:78]
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
     with pytest.raises(InputError, match=r"made by another process.*mask_loss=True"):
@@ -135,7 +136,7 @@ def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_looks_at_is_not_used(store: Store) -> None:
-    dataset = open_steps(store)
+    dataset = two_passes(store)
     loader = load(dataset, 2, collate_fn=_looked_at)
     list(islice(loader, 4))
     assert dataset.state_dict()["sample"] == 0
@@ -149,14 +150,13 @@ def _looked_at(batch: Batch) -> Batch:
 
 @pytest.mark.slow
 def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
-    dataset = open_steps(store)
+    dataset = two_passes(store)
     used = list(islice(load(dataset, 2), 7))
     state = json.loads(json.dumps(dataset.state_after(used[-1].step)))
     assert state["sample"] == 21
-    batches = open_batches(store, passes=2)
-    batches.load_state_dict(state)
+    batches = open_batches(store, passes=2, state=state)
     assert rows_of(batches) == ROWS[21:79]
-    again = open_steps(store, batch_size=1, world_size=2, rank=1)
+    again = two_passes(store, batch_size=1, world_size=2, rank=1)
     again.resume(state)
     rest = list(load(again, 3))
     assert rows_of(rest) == ROWS[22:80:2]
@@ -170,11 +170,11 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 @pytest.mark.slow
 @pytest.mark.cases(2)
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
-    loader = stateful(open_steps(store), workers)
+    loader = stateful(two_passes(store), workers)
     steps = iter(loader)
     seen = [next(steps) for _ in range(used)]
     state = pickle.loads(pickle.dumps(loader.state_dict()))  # noqa: S301 - our own
-    resumed = stateful(open_steps(store), workers)
+    resumed = stateful(two_passes(store), workers)
     resumed.load_state_dict(state)
     assert [*rows_of(seen), *rows_of(resumed)] == ROWS[:78]
 
@@ -183,12 +183,11 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
-    options = {"persistent_workers": True} if kind == "persistent" else {}
-    loader = stateful(open_steps(store), workers, **options)
+    loader = stateful(two_passes(store), workers, kind)
     assert train(loader, 20) + train(loader) + train(loader) == ROWS[:78]
     state = loader.state_dict()
-    dataset = open_steps(store)
-    resumed = stateful(dataset, workers, **options)
+    dataset = two_passes(store)
+    resumed = stateful(dataset, workers, kind)
     resumed.load_state_dict(state)
     assert train(resumed) + train(resumed) == []
     dataset.rewind()
@@ -199,8 +198,7 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
-    options = {"persistent_workers": True} if kind == "persistent" else {}
-    loader = stateful(open_steps(store), workers, **options)
+    loader = stateful(two_passes(store), workers, kind)
     assert train(loader, 5)
     state = loader.state_dict()
     assert train(loader, 9)
@@ -208,12 +206,117 @@ def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: 
     assert train(loader, 4) + train(loader, 3) + train(loader) == ROWS[15:78]
 
 
-def stateful(dataset: StepDataset, workers: int, **options: Any) -> Any:
-    loaders = pytest.importorskip("torchdata.stateful_dataloader")
-    return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
-
-
-def test_states_of_other_sequences_are_refused(store: Store, tmp_path: Path) -> None:
-    state = open_steps(store).state_after(3)
+def test_states_of_other_sequences_are_refused(store: Store) -> None:
+    state = two_passes(store).state_after(3)
     with pytest.raises(InputError, match="seed"):
-        open_steps(store, seed=2).resume(state)
+        two_passes(store, seed=2).resume(state)
+
+
+class Worker:
+    """A process that has a copy of a place, and begins a loop when it is told to."""
+
+    def __init__(self, place: LoopPlace) -> None:
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(place, theirs), daemon=True)
+        self._process.start()
+
+    def ask(self, what: Any) -> Any:
+        self._pipe.send(what)
+        return self._pipe.recv()
+
+    def begin(self) -> int:
+        """Return with which sample a loop begins."""
+        sample: int = self.ask("begin")
+        return sample
+
+    def end(self) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+
+def _work(place: LoopPlace, pipe: Connection) -> None:
+    while (asked := pipe.recv()) is not None:
+        if asked != "begin":
+            place.set_in_worker(asked)
+        pipe.send(place.begin(seed=1)["sample"] if asked == "begin" else None)
+
+
+def use(place: LoopPlace, sample: int, turn: int | None = None) -> None:
+    batch = SimpleNamespace(state={"sample": sample})
+    note_use(place.key, place.turn if turn is None else turn, batch)
+
+
+def test_workers_that_begin_late_begin_where_the_others_did() -> None:
+    """Though the loop has used batches of theirs by then; in the first loop and in later ones."""
+    place = LoopPlace({"sample": 0})
+    workers = [Worker(place) for _ in range(3)]
+    for loop in range(3):
+        assert [worker.begin() for worker in workers[:2]] == [10 * loop] * 2
+        use(place, 10 * loop + 3)
+        assert workers[2].begin() == 10 * loop
+        use(place, 10 * loop + 10)
+    later = Worker(place)
+    assert later.begin() == 30
+    for worker in (*workers, later):
+        worker.end()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o705])
+def test_a_directory_that_others_could_write_to_is_not_used(mode: int) -> None:
+    """In a shared /tmp somebody else may have made it, and would say where training goes on."""
+    place = LoopPlace({"sample": 0})
+    directory = Path(gettempdir()) / f"tokenmill-{place.key}-{os.getpid()}"
+    directory.mkdir()
+    directory.chmod(mode)
+    for use_it in (lambda: use(place, 5), lambda: place.move({"sample": 1}), lambda: place.begin(seed=1)):
+        with pytest.raises(StoreError, match="is not this user's alone"):
+            use_it()
+    directory.rmdir()
+    directory.symlink_to(gettempdir())
+    with pytest.raises(StoreError, match="is not this user's alone"):
+        place.begin(seed=1)
+    directory.unlink()
+
+
+def test_a_state_that_is_set_is_where_all_begin() -> None:
+    place = LoopPlace({"sample": 0})
+    worker = Worker(place)
+    assert worker.begin() == 0
+    use(place, 20)
+    before = place.turn
+    place.move({"sample": 5})
+    use(place, 30, turn=before)
+    assert (worker.begin(), place.state["sample"]) == (5, 5)
+    worker.end()
+
+
+def test_workers_that_were_given_states_lead_back() -> None:
+    """What they went on from is where the next loop begins, until a batch is used or a state is set."""
+    place = LoopPlace({"sample": 0})
+    use(place, 50)
+    workers = [Worker(place) for _ in range(2)]
+    workers[0].ask({"sample": 7})
+    workers[1].ask({"sample": 9})
+    others = Worker(place)
+    assert others.begin() == 9
+    use(place, 11, turn=place.turn + 1)
+    assert place.state["sample"] == 11
+    place.move({"sample": 2})
+    assert [worker.begin() for worker in (*workers, others)] == [2, 2, 2]
+    for worker in (*workers, others):
+        worker.end()
+
+
+def test_nothing_is_left_behind_and_a_batch_whose_data_set_is_gone_moves_nothing() -> None:
+    place = LoopPlace({"sample": 0})
+    worker = Worker(place)
+    worker.begin()
+    use(place, 3)
+    key = place.key
+    assert len(list(Path(gettempdir()).glob(f"tokenmill-{key}-*/*"))) == 2
+    worker.end()
+    assert list(Path(gettempdir()).glob(f"tokenmill-{key}-*"))
+    del place
+    assert not list(Path(gettempdir()).glob(f"tokenmill-{key}-*"))
+    note_use(key, 0, None)

@@ -68,9 +68,9 @@ class Loop:
         return Mixture.open(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else Batches(store, STREAM, **OPTIONS)
 
     def data_set(self, store: Path) -> StepDataset | MixtureDataset:
-        return (
-            MixtureDataset(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else StepDataset(store, STREAM, **OPTIONS)
-        )
+        if self.mixed:
+            return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
+        return StepDataset(store, STREAM, **OPTIONS)
 
     def batches(self) -> Iterable[Batch]:
         return read_ahead(self.data) if self.reads_ahead else iter(self.data)
@@ -160,15 +160,14 @@ class DistributedLoader(Distributed):
 
 
 def _streams(store: Path) -> dict[str, dict[str, Any]]:
-    halves = {"early": range(3), "late": range(3, 5)}
-    return {name: {"store": store, "stream": STREAM, "eras": eras} for name, eras in halves.items()}
-
-
-KINDS: list[type[Loop]] = [Loop, Loader, StatefulLoader, StatefulLoaderReadAhead, Distributed, DistributedLoader]
+    shared = {"store": store, "stream": STREAM}
+    return {"early": {**shared, "eras": range(3)}, "late": {**shared, "eras": range(3, 5)}}
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Loop, Loader, StatefulLoader, StatefulLoaderReadAhead, Distributed, DistributedLoader]
+)
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_a_loop_that_is_killed_trains_on_each_sample_once(

@@ -37,12 +37,16 @@ from tokenmill.samples.tracing import MixtureTracer
 
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}
 EXACT = {name: Fraction(str(weight)) for name, weight in WEIGHTS.items()}
-EXTENTS = {"books": 3, "code": 6, "web": 12}
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return stores_of(tmp_path_factory.mktemp("stores"), EXTENTS)
+    return stores_of(tmp_path_factory.mktemp("stores"), {"books": 3, "code": 6, "web": 12})
+
+
+@pytest.fixture
+def two(stores: dict[str, Path]) -> dict[str, Path]:
+    return {name: stores[name] for name in ("code", "web")}
 
 
 def read_into(rows: list[Row], mixture: Mixture) -> None:
@@ -96,8 +100,7 @@ def test_states_of_mixtures_whose_rows_were_not_rotated_go_on_as_they_were(store
     assert len(rows) > 100
     later = ranks[1].state_dict()
     assert later["settings"] == state["settings"]
-    again = open_mixture(stores, rank=1, **options)
-    again.load_state_dict(ranks[1].state_after(9))
+    again = open_mixture(stores, rank=1, **options, state=ranks[1].state_after(9))
     assert given_rows(again) == [row for at, row in enumerate(rows[48:]) if at % 6 >= 3]
 
 
@@ -110,8 +113,7 @@ def test_streams_that_leave_give_their_weight_to_the_others(stores: dict[str, Pa
     assert rows == in_order(drawn([(0, 0, EXACT)], 168, ends), own)
     assert all(share.left and share.share == 0 for share in mixture.shares().values())
     for step in (70, 79, 82):
-        again = open_mixture(stores, WEIGHTS, {"at_end": "leave"})
-        again.load_state_dict(mixture.state_after(step))
+        again = open_mixture(stores, WEIGHTS, {"at_end": "leave"}, state=mixture.state_after(step))
         assert rows_of(again) == rows[2 * (step + 1) :]
         assert again.state_dict() == mixture.state_dict()
 
@@ -132,21 +134,20 @@ def test_whole_batches_are_of_one_stream(stores: dict[str, Path]) -> None:
     batches = list(islice(mixture, 20))
     assert [batch.streams[0] for batch in batches] == drawn([(0, 0, EXACT)], 20)
     assert all(len(set(batch.streams)) == 1 for batch in batches)
-    ranks = [open_mixture(stores, WEIGHTS, mixed, rank=rank, world_size=3) for rank in range(3)]
-    for rank in ranks:
-        rank.load_state_dict(mixture.state_dict())
+    options: dict[str, Any] = {"world_size": 3, "state": mixture.state_dict()}
+    ranks = [open_mixture(stores, WEIGHTS, mixed, rank=rank, **options) for rank in range(3)]
     steps = [given_rows(step) for step in zip(*(islice(rank, 10) for rank in ranks), strict=True)]
     assert [rows[0][0] for rows in steps] == drawn([(0, 0, EXACT)], 30)[20:]
     rows = given_rows(batches) + [row for step in steps for row in step]
     assert rows == in_order([name for name, _ in rows], alone(stores))
     for step in (0, 7, 19, 25):
-        open_mixture(stores, WEIGHTS, mixed).load_state_dict(ranks[0].state_after(step))
+        open_mixture(stores, WEIGHTS, mixed, state=ranks[0].state_after(step))
         assert ranks[0].state_after(step)["sample"] == sum(2 if made < 20 else 6 for made in range(step + 1))
 
 
-def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores: dict[str, Path]) -> None:
+def test_weights_change_steadily_between_the_points_of_a_linear_schedule(two: dict[str, Path]) -> None:
     points = [(0, {"web": 1}), (80, {"code": 1})]
-    mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"linear": True})
+    mixture = open_mixture(two, points, {"linear": True})
     rows = rows_of(islice(mixture, 40))
     assert mixture.shares()["code"].wanted == 40
     assert abs(sum(name == "code" for name, _ in rows) - 40) < 1
@@ -156,12 +157,12 @@ def test_weights_change_steadily_between_the_points_of_a_linear_schedule(stores:
     assert worst_share([name for name, _ in rows], ours) < 1
 
 
-def test_weights_by_step_begin_with_the_step(stores: dict[str, Path]) -> None:
+def test_weights_by_step_begin_with_the_step(two: dict[str, Path]) -> None:
+    """With other ranks, steps that come begin at other samples."""
     points = [(0, {"web": 1}), (4, {"code": 1})]
-    mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"})
+    mixture = open_mixture(two, points, {"unit": "step"})
     assert [name for name, _ in rows_of(islice(mixture, 6))] == ["web"] * 8 + ["code"] * 4
-    larger = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"}, batch_size=6)
-    larger.load_state_dict(mixture.state_after(1))
+    larger = open_mixture(two, points, {"unit": "step"}, batch_size=6, state=mixture.state_after(1))
     assert [name for name, _ in rows_of(islice(larger, 3))] == ["web"] * 12 + ["code"] * 6
 
 
@@ -217,9 +218,8 @@ def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str,
         in_turn = {place: next(own[batch.streams[row]]) for row, place in sorted(enumerate(places), key=lambda p: p[1])}
         ones = [in_turn[place] for place in places]
         assert batch.sources() == [source for one in ones for source in one.sources()]
-        assert batch.documents().document_ids.tolist() == [
-            row for one in ones for row in one.documents().document_ids.tolist()
-        ]
+        ids = [row for one in ones for row in one.documents().document_ids.tolist()]
+        assert batch.documents().document_ids.tolist() == ids
         assert [place[row] for row in range(4) for place in batch.samples] == [
             int(place[0]) for one in ones for place in one.samples
         ]
@@ -252,7 +252,6 @@ def test_steps_are_traced_to_their_records(tmp_path: Path, interleave: str) -> N
 def test_what_is_looked_for_beside_the_loop_changes_nothing(
     stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch, open_one: Callable[..., Any]
 ) -> None:
-
     def told(is_beside: bool) -> list[Any]:  # noqa: FBT001 - of this test
         monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0 if is_beside else 1e9)
         loop = open_one(stores, WEIGHTS)
@@ -289,24 +288,20 @@ def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Pat
         ({"weights": {"web": 0.5, "code": 0.4, "books": 0.1}}, "another mixture or schedule: its mixture is"),
         ({"mixed": {"interleave": "batch"}}, "another mixture or schedule: its settings is"),
         ({"mixed": {"at_end": "leave"}}, "another mixture or schedule: its settings is"),
-        ({"streams": ("web", "code", "more")}, "a mixture with the stream 'books', which is not given"),
-        ({"options": {"seed": 2}}, "stream 'books': .* another sequence of samples: seed 1"),
-        ({"swapped": True}, "another sequence|other content"),
+        (
+            {"stores": {"web": "web", "code": "code", "more": "books"}, "weights": {"web": 6, "code": 3, "more": 1}},
+            "a mixture with the stream 'books', which is not given",
+        ),
+        ({"seed": 2}, "stream 'books': .* another sequence of samples: seed 1"),
+        ({"stores": {"books": "web", "code": "code", "web": "books"}}, "another sequence|other content"),
     ],
 )
 def test_states_of_other_mixtures_are_refused(stores: dict[str, Path], change: dict[str, Any], told: str) -> None:
-    mixture = open_mixture(stores, WEIGHTS)
-    next(iter(mixture))
-    for batch in islice(mixture, 20):
-        state = batch.state
-    names = change.get("streams", NAMES)
-    paths = {name: stores.get(name, stores["books"]) for name in names}
-    if "swapped" in change:
-        paths = {"books": stores["web"], "code": stores["code"], "web": stores["books"]}
-    weights = change.get("weights", {name: WEIGHTS[name if name in WEIGHTS else "books"] for name in names})
-    other = open_mixture(paths, weights, change.get("mixed"), **change.get("options", {}))
+    state = open_mixture(stores, WEIGHTS).state_after(20)
+    names = change.get("stores", {name: name for name in NAMES})
+    options = {"weights": WEIGHTS, **change, "stores": {name: stores[of] for name, of in names.items()}}
     with pytest.raises(InputError, match=told):
-        other.load_state_dict(state)
+        open_mixture(**options, state=state)
 
 
 def test_a_state_of_batches_is_refused_by_name(stores: dict[str, Path]) -> None:
@@ -322,6 +317,5 @@ def test_a_mixture_on_a_gpu_is_that_of_the_cpu(stores: dict[str, Path]) -> None:
     there = rows_of(open_mixture(stores, WEIGHTS))
     mixture = open_mixture(stores, WEIGHTS, device="cuda")
     found = rows_of(islice(mixture, 30))
-    again = open_mixture(stores, WEIGHTS, device="cuda")
-    again.load_state_dict(mixture.state_dict())
+    again = open_mixture(stores, WEIGHTS, device="cuda", state=mixture.state_dict())
     assert found + rows_of(again) == there

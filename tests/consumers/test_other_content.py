@@ -15,6 +15,7 @@ from tests.consumers.scenes import (
     expected,
     grow,
     open_batches,
+    open_steps,
     other_chains,
     other_eras,
     raises_in_workers,
@@ -58,57 +59,40 @@ def test_each_era_border_decides(store: Store, elsewhere: dict[int, Store], pass
         assert taken == list(range((STOPS[kept - 1] if kept else 0) + 1))
 
 
-def test_a_part_of_the_eras_is_compared_with_all_before_it(store: Store, elsewhere: dict[int, Store]) -> None:
-    run = open_batches(store, eras=range(2, 4))
-    assert run.state_dict()["content"] is None
-    list(islice(run, 1))
-    state = run.state_dict()
+@pytest.mark.parametrize("kept", [0, 2, 3])
+def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Path, store: Store, kept: int) -> None:
+    """It waits for the state's era as ever; of other content, nothing is delivered, also when it is asked again."""
+    state = open_batches(store).state_after(6)
     assert state["content"] == [2, ERAS[2].hash.hex()]
-    open_batches(elsewhere[3], eras=range(2, 5)).load_state_dict(state)
-    with pytest.raises(InputError, match="state: era 2"):
-        open_batches(elsewhere[2], eras=range(2, 4)).load_state_dict(state)
-
-
-def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Path, store: Store) -> None:
-    run = open_batches(store)
-    rows_of(islice(run, 7))
-    state = run.state_dict()
-    assert state["content"] == [2, ERAS[2].hash.hex()]
-    for kept in (2, 3):
-        chains, eras = other_chains(kept), other_eras(kept)
-        behind = era_store(tmp_path / str(kept), eras[:2], chains)
-        resumed = open_batches(behind, timeout=0.01, poll_seconds=0.001)
-        resumed.load_state_dict(state)
-        assert resumed.state_dict() == state
+    chains, eras = other_chains(kept), other_eras(kept)
+    behind = era_store(tmp_path, eras[:2], chains)
+    resumed = open_batches(behind, timeout=0.01, poll_seconds=0.001, state=state)
+    assert resumed.state_dict() == state
+    with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
+        next(iter(resumed))
+    write_eras(behind, eras[:3])  # without its blocks
+    if kept == 3:
         with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
             next(iter(resumed))
-        write_eras(behind, eras[:3])  # without its blocks
-        if kept == 3:
-            with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
-                next(iter(resumed))
-            grow(behind, eras, chains)
-            assert rows_of(islice(resumed, 1)) == expected()[14:16]
-            continue
-        for _ in range(2):
-            with pytest.raises(InputError, match="state: era 2"):
-                next(iter(resumed))
-            assert resumed.state_dict() == state
-            grow(behind, eras, chains)
+        grow(behind, eras, chains)
+        assert rows_of(islice(resumed, 1)) == expected()[14:16]
+        return
+    for _ in range(2):
+        with pytest.raises(InputError, match="state: era 2"):
+            next(iter(resumed))
+        assert resumed.state_dict() == state
+        grow(behind, eras, chains)
 
 
 def test_retired_blocks_do_not_hide_other_content(tmp_path: Path, store: Store) -> None:
-    run = open_batches(store, batch_size=16)
-    list(islice(run, 1))
-    for kept in (2, 4):
-        other = era_store(tmp_path / str(kept), other_eras(kept), other_chains(kept))
-        retire(other.path, STREAM, 0, 4)
-        resumed = open_batches(other, batch_size=2)
-        if kept == 4:
-            resumed.load_state_dict(run.state_dict())
-            assert rows_of(islice(resumed, 2)) == expected()[16:20]
-            continue
-        with pytest.raises(InputError, match="state: era 2"):
-            resumed.load_state_dict(run.state_dict())
+    """Eras stay when their blocks go; the right store goes on with what it has."""
+    state = open_batches(store, batch_size=16).state_after(0)
+    same, other = (era_store(tmp_path / str(kept), other_eras(kept), other_chains(kept)) for kept in (4, 2))
+    for one in (same, other):
+        retire(one.path, STREAM, 0, 4)
+    assert rows_of(islice(open_batches(same, state=state), 2)) == expected()[16:20]
+    with pytest.raises(InputError, match="state: era 2"):
+        open_batches(other, state=state)
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -143,31 +127,25 @@ def test_checkpoints_of_torch_know_it_too(tmp_path: Path, store: Store, elsewher
     assert resumed.state_dict() == run.state_dict()
 
 
-def open_steps(store: Store) -> StepDataset:
-    return StepDataset(store.path, STREAM, batch_size=3, sequence_length=4, seed=1)
-
-
 def test_data_sets_of_steps_know_it_too(
     store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps = open_steps(store)
+    steps = open_steps(store, batch_size=3)
     last = list(islice(DataLoader(steps, batch_size=None), 5))[-1]
     state = last.state
     assert state == steps.state_after(last.step) == steps.state_dict()
     assert state["content"] == [2, ERAS[2].hash.hex()]
-    for other, same in ((elsewhere[3], True), (elsewhere[2], False), (elsewhere[0], False)):
-        for load in ("resume", "load_state_dict"):
-            resumed = open_steps(other)
-            if same:
-                getattr(resumed, load)(state)
-                batch = next(iter(resumed))
-                assert batch.step == 5
-                assert batch.x.tolist() == [row[:-1] for row in rows_of(open_batches(other).skip(7))[1:4]]
-                continue
+    for load in (StepDataset.resume, StepDataset.load_state_dict):
+        for kept in (2, 0):
             with pytest.raises(InputError, match="state: era 2"):
-                getattr(resumed, load)(state)
+                load(open_steps(elsewhere[kept], batch_size=3), state)
+        resumed = open_steps(elsewhere[3], batch_size=3)
+        load(resumed, state)
+        batch = next(iter(resumed))
+        assert batch.step == 5
+        assert batch.x.tolist() == [row[:-1] for row in rows_of(open_batches(elsewhere[3]).skip(7))[1:4]]
     assert not caplog.records
-    open_steps(store).load_state_dict({name: value for name, value in state.items() if name != "content"})
+    open_steps(store, batch_size=3).load_state_dict({name: one for name, one in state.items() if name != "content"})
     assert "does not say over which content" in caplog.text
 
 
@@ -177,7 +155,7 @@ def test_workers_of_a_stateful_loader_know_it_too(store: Store, elsewhere: dict[
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader(over: Store) -> Any:
-        return loaders.StatefulDataLoader(open_steps(over), batch_size=None, num_workers=2)
+        return loaders.StatefulDataLoader(open_steps(over, batch_size=3), batch_size=None, num_workers=2)
 
     running = loader(store)
     assert [batch.step for batch in islice(running, 5)] == [*range(5)]

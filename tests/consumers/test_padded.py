@@ -5,7 +5,9 @@ import json
 import logging
 import pickle
 from collections import Counter
-from itertools import islice
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any
 
@@ -161,12 +163,15 @@ def lists(batch: PaddedBatch) -> dict[str, list[Any]]:
     return {name: tensor.tolist() for name, tensor in batch.items()}
 
 
+def numbers_of(batches: Iterable[PaddedBatch]) -> list[list[int]]:
+    return [batch.indices.tolist() for batch in batches]
+
+
 @pytest.mark.parametrize(("most", "fixed"), [(None, False), (6, False), (6, True), (40, True)])
 def test_batches_are_padded_documents(documents: Documents, most: int | None, *, fixed: bool) -> None:
     for sampler in samplers(documents):
-        batches = PaddedBatches(
-            documents, sampler, batch_size=4, max_length=most, padding="max_length" if fixed else "longest"
-        )
+        padding: Any = "max_length" if fixed else "longest"
+        batches = PaddedBatches(documents, sampler, batch_size=4, max_length=most, padding=padding)
         numbers = list(sampler)
         found = list(batches)
         assert len(found) == len(batches) == len(numbers) // 4
@@ -214,17 +219,47 @@ def test_any_ranks_resume_exactly(documents: Documents, kind: int, legs: list[tu
 
 def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
     batches = PaddedBatches(documents, batch_size=3)
-    first = [batch.indices.tolist() for batch in islice(batches, 4)]
+    first = numbers_of(islice(batches, 4))
     assert batches.state_dict()["sample"] == 12
-    rest = [batch.indices.tolist() for batch in batches]
+    rest = numbers_of(batches)
     assert [number for some in first + rest for number in some] == EraSampler(documents)._between(0, 39).tolist()
-    assert [batch.indices.tolist() for batch in batches.rewind()] == first + rest
+    assert numbers_of(batches.rewind()) == first + rest
     assert list(batches) == []
     running = iter(batches.rewind())
     next(running)
     batches.rewind()
     with pytest.raises(InputError, match="set to another place"):
         next(running)
+
+
+@pytest.mark.parametrize("kind", [EraSampler, BucketSampler])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 30])
+@pytest.mark.parametrize("batch_size", [1, 4, 30])
+@pytest.mark.cases(8)
+def test_all_documents_are_delivered_where_that_is_asked_for(
+    documents: Documents, kind: Any, world_size: int, batch_size: int
+) -> None:
+    """In batches and through loaders, and counted by their labels; resumed at any step."""
+    sampler = kind(documents)
+    options: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": False}
+    ranks = [PaddedBatches(documents, sampler, rank=rank, **options) for rank in range(world_size)]
+    labels = [rank.label_distribution() for rank in ranks]
+    assert {name: sum(one[name] for one in labels) for name in ("bad", "good")} == documents.label_distribution()
+    through = [numbers_of(rank.loader()) for rank in ranks]
+    steps = list(zip(*ranks, strict=True))
+    assert {len(rank) for rank in ranks} == {len(steps)}
+    assert [numbers_of(rank) for rank in zip(*steps, strict=True)] == through
+    assert [number for step in steps for numbers in numbers_of(step) for number in numbers] == list(sampler)
+    for step in steps:
+        sizes = [len(batch["input_ids"]) for batch in step]
+        assert max(sizes) - min(sizes) <= 1
+        assert len({json.dumps(batch.state) for batch in step}) == 1
+        again = PaddedBatches(documents, sampler, batch_size=2, drop_last=False, rank=0, world_size=1)
+        again.load_state_dict(step[0].state)
+        rest = list(kind(documents))[step[0].state["sample"] :]
+        assert [number for numbers in numbers_of(again) for number in numbers] == rest
+    assert steps[-1][0].state["sample"] == len(documents)
+    assert [len(batch["labels"]) for batch in PaddedBatches(documents, batch_size=15)] == [15, 15]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -279,33 +314,30 @@ def refused(call: Any, *words: str) -> None:
 
 
 def test_states_of_other_sequences_are_refused(documents: Documents, path: Path, tmp_path: Path) -> None:
-    kinds = samplers(documents)
-    for one in kinds:
-        for other in kinds:
-            if one is not other:
-                refused(lambda one=one, other=other: one.load_state_dict(other.state_dict()), "another sequence")
-    batches = PaddedBatches(documents, batch_size=2)
-    state = next(iter(batches)).state
-    refused(
-        lambda: PaddedBatches(documents, EraSampler(documents, seed=1), batch_size=2).load_state_dict(state), "seed"
-    )
-    some = Documents(path, STREAM, eras=range(2))
-    refused(lambda: PaddedBatches(some, batch_size=2).load_state_dict(state), "eras", "content")
-    foreign = Documents(make(tmp_path, shift=50), STREAM)
-    refused(lambda: PaddedBatches(foreign, batch_size=2).load_state_dict(state), "content")
+    """Another order, seed, choice of eras or labels, and another store's text under the same name."""
+    for one, other in permutations(samplers(documents), 2):
+        refused(partial(one.load_state_dict, other.state_dict()), "another sequence")
+    state = next(iter(PaddedBatches(documents, batch_size=2))).state
+    seeded = PaddedBatches(documents, EraSampler(documents, seed=1), batch_size=2)
+    some = PaddedBatches(Documents(path, STREAM, eras=range(2)), batch_size=2)
+    foreign = PaddedBatches(Documents(make(tmp_path, shift=50), STREAM), batch_size=2)
+    refused(partial(seeded.load_state_dict, state), "seed")
+    refused(partial(some.load_state_dict, state), "eras", "content")
+    refused(partial(foreign.load_state_dict, state), "content")
     PaddedBatches(Documents(path, STREAM), batch_size=2).load_state_dict(state)
     longer = PaddedBatches(documents, EraSampler(documents, passes=2), batch_size=50)
     second = next(iter(longer)).state  # 50 of 80
-    refused(lambda: PaddedBatches(documents, batch_size=2).load_state_dict(second), "behind document 50", "have 40")
+    once = PaddedBatches(documents, batch_size=2)
+    refused(partial(once.load_state_dict, second), "behind document 50", "have 40")
     longer.load_state_dict(second)
 
 
 def test_what_cannot_be_is_refused(documents: Documents, path: Path) -> None:
-    refused(lambda: PaddedBatches(documents, batch_size=41), "a step takes 41 documents", "40 in all")
-    refused(lambda: PaddedBatches(documents, batch_size=1, padding="max_length"), "without a max_length")
-    other = EraSampler(Documents(path, STREAM))
-    refused(lambda: PaddedBatches(documents, other, batch_size=1), "other documents")
-    refused(lambda: PaddedBatches(documents, batch_size=1).loader(shuffle=True), "shuffle is True: give none")
-    refused(lambda: BucketSampler(documents, bucket_size=9, window=8), "over the window of 8")
+    opening = partial(PaddedBatches, documents)
+    refused(partial(opening, batch_size=41), "a step takes 41 documents", "40 in all")
+    refused(partial(opening, batch_size=1, padding="max_length"), "without a max_length")
+    refused(partial(opening, EraSampler(Documents(path, STREAM)), batch_size=1), "other documents")
+    refused(partial(opening(batch_size=1).loader, shuffle=True), "shuffle is True: give none")
+    refused(partial(BucketSampler, documents, bucket_size=9, window=8), "over the window of 8")
     with pytest.raises(TypeError, match="loader"):
-        torch.utils.data.DataLoader(PaddedBatches(documents, batch_size=1), batch_size=None).__iter__().__next__()  # type: ignore[arg-type]
+        next(iter(torch.utils.data.DataLoader(opening(batch_size=1), batch_size=None)))  # type: ignore[arg-type]

@@ -8,34 +8,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import ERAS, INFO, expected, open_batches, rows_of, together
-from tests.store.chains import STREAM, make_chain, make_info, make_store
+from tests.consumers.scenes import ERAS, INFO, expected, open_batches, rows_of
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
 from tokenmill.consumers.prefetch import EraReadAhead
 from tokenmill.samples.sequence import Samples, SequenceId
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import PartitionWriter, Store, read_stream
+from tokenmill.store import Store, read_stream
 from tokenmill.store.maps import FileRange
-
-HALVES: Final = {"early": range(3), "late": range(3, 5)}
-LIMITS: Final = (0, 1, 200, 1 << 30)
-"""Bytes: nothing, all eras by sample, the small ones whole, all eras whole."""
-
-
-@pytest.fixture
-def no_collections() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture
@@ -55,42 +44,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[FileRange]:
     return found
 
 
-@given(
-    limit=st.sampled_from(LIMITS),
-    worth_waiting=st.sampled_from([0, 100, 1 << 20]),
-    world_size=st.integers(1, 3),
-    legs=st.lists(st.integers(0, 9), max_size=3),
-    options=st.fixed_dictionaries({"passes": st.integers(1, 3), "sequence_length": st.sampled_from([2, 4])}),
-)
-@pytest.mark.slow
-def test_batches_are_the_same_however_they_are_read(
-    store: Store, *, limit: int, worth_waiting: int, world_size: int, legs: list[int], options: dict[str, Any]
-) -> None:
-    rows: list[list[int]] = []
-    state = None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefetch, "_WORTH_WAITING", worth_waiting)
-        for steps in [*legs, 1000]:
-            ranks = [
-                open_batches(store, rank=rank, world_size=world_size, batch_size=1, read_ahead=limit, **options)
-                for rank in range(world_size)
-            ]
-            for rank in ranks:
-                if state is not None:
-                    rank.load_state_dict(json.loads(json.dumps(state)))
-            rows += together([islice(rank, steps) for rank in ranks])
-            state = ranks[0].state_dict()
-    wanted = expected(length=options["sequence_length"], passes=options["passes"])
-    assert rows == wanted[: len(wanted) // world_size * world_size]
-
-
-def _sequence(length: int = 4, passes: int = 1) -> SequenceId:
-    return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=(0, None), passes=passes)
-
-
-def _trainable(store: Store, sequence: SequenceId, views: int) -> TrainableSamples:
+def _ahead(store: Store, views: int) -> EraReadAhead:
+    sequence = SequenceId(STREAM, INFO.fingerprint.hex(), 4 // views, 1, shuffle=True, eras=(0, None), passes=1)
     info = read_stream(store.path, STREAM)
-    return TrainableSamples(store.path, info, sequence, views, check=True, on_damage="refuse")
+    return EraReadAhead(TrainableSamples(store.path, info, sequence, views, check=True, on_damage="refuse"))
 
 
 @given(st.data())
@@ -99,7 +56,7 @@ def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject)
     blocks = st.sampled_from([(p, b) for p, part in enumerate(ERAS[-1].ranges) for b in range(part.stop)])
     drawn = data.draw(st.lists(st.tuples(blocks, st.integers(0, views - 1)), min_size=1, max_size=20))
     samples = Samples(*(np.array(column) for column in zip(*((p, b, v) for (p, b), v in drawn), strict=True)))
-    ahead = EraReadAhead(_trainable(store, _sequence(4 // views), views))
+    ahead = _ahead(store, views)
     item, length = INFO.dtype.itemsize, (INFO.block_tokens - 1) // views
     found = [(part.path, byte) for part in ahead._rows(samples) for byte in range(part.first, part.stop)]
     wanted = set()
@@ -118,7 +75,7 @@ def test_an_era_is_read_whole_and_the_next_one_behind_it(
     store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch, *, in_memory: bool
 ) -> None:
     monkeypatch.setattr(prefetch, "is_in_memory", lambda _: in_memory)
-    ahead = EraReadAhead(_trainable(store, _sequence(), 1))
+    ahead = _ahead(store, 1)
     assert ahead.reach(0, 3)
     del ahead
     tokens = {(part.path.parent.name, part.path.name): 0 for part in read}
@@ -144,12 +101,11 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
 
 
 def open_mixture(store: Store) -> Mixture:
-    streams = {name: {"store": store.path, "stream": STREAM, "eras": eras} for name, eras in HALVES.items()}
-    return Mixture.open(streams, dict.fromkeys(HALVES, 1), batch_size=2, sequence_length=4)
+    streams = {"early": {"eras": range(3)}, "late": {"eras": range(3, 5)}}
+    return Mixture.open(streams, dict.fromkeys(streams, 1), store=store.path, stream=STREAM, batch_size=2)
 
 
-@pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_mixture, 2 * len(HALVES))])
+@pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_mixture, 4)])
 def test_the_threads_end_with_the_loop(
     store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int
 ) -> None:
@@ -158,16 +114,20 @@ def test_the_threads_end_with_the_loop(
     def threads() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name == "read-ahead" and one not in others]
 
-    batches = open_loop(store)
-    assert threads() == []
-    iterator = iter(batches)
-    next(iterator)
-    assert len(threads()) == count
-    del batches, iterator
-    deadline = time.monotonic() + 20
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == []
+    gc.disable()
+    try:
+        batches = open_loop(store)
+        assert threads() == []
+        iterator = iter(batches)
+        next(iterator)
+        assert len(threads()) == count
+        del batches, iterator
+        deadline = time.monotonic() + 20
+        while threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threads() == []
+    finally:
+        gc.enable()
 
 
 def test_a_forked_process_has_a_thread_of_its_own(store: Store) -> None:
@@ -216,26 +176,18 @@ for ahead in map(int, sys.argv[3:]):
 """Reads a store, its files dropped from the page cache before each time; prints the loop's major page faults."""
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    info = make_info(block_tokens=257, segment_blocks=2048)
-    chains = {partition: make_chain(info, 4096, partition=partition, seed=partition) for partition in range(2)}
-    store = make_store(tmp_path_factory.mktemp("cold") / "store", info)
-    for partition, chain in chains.items():
-        with PartitionWriter.open(store, STREAM, partition) as writer:
-            writer.append(chain, token_offset=0)
-            writer.commit()
-    write_eras(store, make_eras(info, chains, ({0: 2000, 1: 2000}, {0: 4096, 1: 4096}), end=True))
-    return store
-
-
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
-def test_the_loop_never_waits_for_a_page(large: Store) -> None:
-    """The thread that trains has no major page fault on a cold store: eras read whole, and by sample."""
-    command = [sys.executable, "-c", COLD, str(large.path), STREAM, str(1 << 30), "1", "0"]
-    lines = subprocess.check_output(command).splitlines()
-    *ahead, (plain, faults) = map(json.loads, lines)
+def test_the_loop_never_waits_for_a_page(tmp_path: Path) -> None:
+    """The thread that trains has no major page fault on a cold store of 4 MB: eras read whole, and by sample."""
+    info = make_info(block_tokens=257, segment_blocks=2048)
+    chains = {partition: make_chain(info, 4096, partition=partition, seed=partition) for partition in range(2)}
+    store = make_store(tmp_path / "store", info)
+    for partition, chain in chains.items():
+        fill(store, info, chain, [4096], partition=partition)
+    write_eras(store, make_eras(info, chains, ({0: 2000, 1: 2000}, {0: 4096, 1: 4096}), end=True))
+    command = [sys.executable, "-c", COLD, str(store.path), STREAM, str(1 << 30), "1", "0"]
+    *ahead, (plain, faults) = map(json.loads, subprocess.check_output(command).splitlines())
     if not faults:
         pytest.skip("this file system keeps its files in memory, so nothing is read from a disk")
     assert ahead == [[plain, 0], [plain, 0]]

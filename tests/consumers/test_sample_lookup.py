@@ -1,4 +1,4 @@
-"""Copying samples out of a store."""
+"""Copying samples out of a store, from many arrays at once."""
 
 import gc
 import weakref
@@ -13,35 +13,10 @@ from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.samples.test_trainable import open_samples
 from tests.store.chains import tokens_of
 from tokenmill.consumers import sample_lookup
-from tokenmill.consumers.sample_lookup import RowReader
-from tokenmill.eras import Era, EraRange
-from tokenmill.samples.sequence import EraOrder, Ranks
+from tokenmill.consumers.sample_lookup import Gathering, RowReader, addresses_of
+from tokenmill.samples.sequence import Ranks
 from tokenmill.samples.tracing import places_of
-from tokenmill.store import Store
-
-ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for blocks in (23, 13, 4)), 0)
-"""All blocks of the store, as one era."""
-
-
-@given(st.sampled_from([1, 2, 4]), st.data())
-def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: st.DataObject) -> None:
-    blocks = st.sampled_from([(0, 23), (1, 13), (2, 4)]).flatmap(
-        lambda part: st.tuples(st.just(part[0]), st.integers(0, part[1] - 1), st.integers(0, 4 // length - 1))
-    )
-    wanted = data.draw(st.lists(blocks, min_size=1, max_size=30))
-    reader = RowReader(open_samples(store, sequence_length=length), Ranks(1), length, skip=False)
-    for partition in range(3):
-        reader.trainable.reader(partition)
-    order = EraOrder(ALL, views=4 // length, shuffle=False, seed=0, passed=0)
-    chunk = reader.find([(order, np.array([order.position_of(*place) for place in wanted]))])
-    assert chunk.kept is None
-    assert places_of(chunk.samples) == wanted
-    rows = chunk.rows()
-    assert rows.dtype == INFO.dtype
-    assert rows.tolist() == [
-        tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
-        for partition, block, view in wanted
-    ]
+from tokenmill.store import MapWatch, Store
 
 
 def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
@@ -97,3 +72,34 @@ def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
     gc.collect()
     assert all(kept() is not None for kept in keeping)
     assert chunk.rows().tolist() == expected
+
+
+DTYPES = ["uint8", "<u2", "<u4"]
+
+
+@given(st.sampled_from(DTYPES), st.integers(1, 9), st.data())
+def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.DataObject) -> None:
+    arrays = [
+        np.random.default_rng(number).integers(0, 256, (blocks, columns + number)).astype(dtype)
+        for number, blocks in enumerate(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)))
+    ]
+    place = st.integers(0, len(arrays) - 1).flatmap(
+        lambda number: st.tuples(st.just(number), st.integers(0, arrays[number].size - columns))
+    )
+    wanted = data.draw(st.lists(place, max_size=30))
+    addresses = np.array([addresses_of(arrays[number], np.array([start]))[0] for number, start in wanted], np.int64)
+    gathering = Gathering(addresses, columns, np.dtype(dtype), arrays, MapWatch())
+    cut = data.draw(st.integers(0, len(wanted)))
+    rows = np.concatenate([gathering.rows(0, cut), gathering.rows(cut)])
+    assert rows.dtype == np.dtype(dtype)
+    assert rows.tolist() == [arrays[number].reshape(-1)[start : start + columns].tolist() for number, start in wanted]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_was_gathered_is_a_copy(dtype: str) -> None:
+    tokens = np.arange(12).reshape(3, 4).astype(dtype)
+    rows = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch()).rows()
+    tokens[:] = 0
+    rows[0, 0] += 1
+    assert rows.tolist() == [[9, 9, 10, 11], [0, 1, 2, 3]]
+    assert not np.shares_memory(rows, tokens)

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from hashlib import sha256
@@ -17,7 +16,7 @@ import torch
 from tests import vocabularies
 from tests.app.milling.tokenizers.conftest import words
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import era_store
+from tests.consumers.scenes import era_store, every_reader
 from tests.mills import RECIPE
 from tests.store.chains import STREAM
 from tokenmill.consumers import (
@@ -26,7 +25,6 @@ from tokenmill.consumers import (
     EraDataset,
     Mixture,
     MixtureDataset,
-    PaddedBatches,
     StepDataset,
     Windows,
 )
@@ -34,17 +32,6 @@ from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.recipe import Genesis
 from tokenmill.store import StreamInfo, read_stream
 from tokenmill.store.layout import TOKENIZER_FILE
-
-READERS: dict[str, Callable[[Path], Any]] = {
-    "Batches": lambda store: Batches(store, STREAM, batch_size=1),
-    "StepDataset": lambda store: deepcopy(StepDataset(store, STREAM, batch_size=1)),
-    "EraDataset": lambda store: deepcopy(EraDataset(store, STREAM)),
-    "Documents": lambda store: deepcopy(Documents(store, STREAM)),
-    "PaddedBatches": lambda store: PaddedBatches(Documents(store, STREAM), batch_size=1),
-    "Windows": lambda store: Windows(store, STREAM, 4),
-    "Mixture": lambda store: Mixture.open({"a": {"stream": STREAM}}, {"a": 1}, store=store, batch_size=1),
-    "MixtureDataset": lambda store: MixtureDataset({"a": {"stream": STREAM}}, {"a": 1}, store=store, batch_size=1),
-}
 
 
 def _store(path: Path, tokenizer: bytes, size: int) -> Path:
@@ -57,13 +44,15 @@ def _store(path: Path, tokenizer: bytes, size: int) -> Path:
     return store
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_whatever_reads_tokens_shows_their_text(tmp_path: Path, kind: str) -> None:
-    reader = READERS[kind](_store(tmp_path, words(), 4))
-    assert reader.decode([1, 2, 3]) == "a b <eos>"
-    assert reader.decode(np.array([2, 1], np.uint16)) == "b a"
-    assert reader.decode(torch.tensor([-100, 2, -100])) == "b"
-    assert reader.decode([]) == ""
+def test_whatever_reads_tokens_shows_their_text(tmp_path: Path) -> None:
+    """Special tokens are shown, and what is masked is left out."""
+    readers = every_reader(_store(tmp_path, words(), 4))
+    copies = [deepcopy(readers[name]) for name in ("StepDataset", "EraDataset", "Documents")]
+    for reader in (*readers.values(), *copies):
+        assert reader.decode([1, 2, 3]) == "a b <eos>"
+        assert reader.decode(np.array([2, 1], np.uint16)) == "b a"
+        assert reader.decode(torch.tensor([-100, 2, -100])) == "b"
+        assert reader.decode([]) == ""
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "claude", "mistral_sentencepiece", "tekken", "wordpiece", "unigram"])
@@ -122,12 +111,12 @@ def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None
 
 
 def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_path: Path) -> None:
+    """In every loader."""
     store = era_store(tmp_path).path
-    shared: dict[str, Any] = {"store": store, "batch_size": 2, "eras": range(2)}
-    assert next(iter(Batches(stream=STREAM, **shared))).x.shape == (2, 4)
-    assert next(iter(StepDataset(stream=STREAM, **shared))).x.shape == (2, 4)
-    assert next(iter(Mixture.open({"a": {"stream": STREAM}}, {"a": 1}, **shared))).x.shape == (2, 4)
-    assert next(iter(MixtureDataset({"a": {"stream": STREAM}}, {"a": 1}, **shared))).x.shape == (2, 4)
+    one: dict[str, Any] = {"store": store, "stream": STREAM, "batch_size": 2}
+    mixed: dict[str, Any] = {"streams": {"a": {}}, "weights": {"a": 1}, **one}
+    for loop in (Batches(**one), StepDataset(**one), Mixture.open(**mixed), MixtureDataset(**mixed)):
+        assert next(iter(loop)).x.shape == (2, 4)
     assert EraDataset(store, STREAM)[0][0].shape == (4,)
     assert Windows(store, STREAM)[0].x.shape == (4,)
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -28,7 +28,6 @@ from tokenmill.consumers.transfer import (
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]
-
 
 HOLDERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "the tensor": lambda x: x,
@@ -93,8 +92,11 @@ class LateLane(CudaLane):
     def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty((rows, columns), dtype=dtype)
 
-    def on_stream(self) -> AbstractContextManager[object]:
-        return self._on_stream()
+    @contextmanager
+    def on_stream(self) -> Iterator[None]:
+        self._is_on_stream = True
+        yield
+        self._is_on_stream = False
 
     def copy(self, tokens: torch.Tensor) -> torch.Tensor:
         assert self._is_on_stream
@@ -116,22 +118,16 @@ class LateLane(CudaLane):
             target.copy_(source)
         self.done = max(self.done, place)
 
-    @contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        self._is_on_stream = True
-        yield
-        self._is_on_stream = False
-
 
 def open_late(rows: int, columns: int, lane: LateLane | None = None) -> LaneStaging:
     late: Any = lane if lane is not None else LateLane()
     return LaneStaging(rows, columns, np.dtype("<u2"), widen=False, slots=2, lane=late)
 
 
-def open_any(rows: int, columns: int, device: str) -> Staging:
+def open_any(rows: int, columns: int, device: str, *, widen: bool = True) -> Staging:
     if device == "late":
         return open_late(rows, columns)
-    return open_staging(rows, columns, np.dtype("<u2"), torch.device(device))
+    return open_staging(rows, columns, np.dtype("<u2"), torch.device(device), widen=widen)
 
 
 def send(staging: Staging, rows: Rows) -> Sent:
@@ -179,25 +175,15 @@ def test_batches_that_are_sent_together_are_apart(batches: int, rows: int) -> No
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("widen", [False, True])
 def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *, widen: bool) -> None:
-    staging = (
-        open_late(3, 5) if device == "late" else open_staging(3, 5, np.dtype("<u2"), torch.device(device), widen=widen)
-    )
-    batches = [send(staging, np.full((3, 5), number, "<u2")) for number in range(20)]
+    """Many more batches than buffers; those with damaged samples are smaller than these."""
+    staging = open_any(3, 5, device, widen=widen)
+    rows = [(np.arange(5 * size) + 100 * n).reshape(size, 5).astype("<u2") for n, size in enumerate([3, 3, 1, 2] * 5)]
+    batches = [send(staging, one) for one in rows]
     for staged in batches:
         staging.deliver(staged)
-    found = [{token for tensor in xy(staged) for token in tensor.flatten().tolist()} for staged in batches]
-    assert found == [{n} for n in range(20)]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_batches_may_be_smaller_than_buffers(device: str) -> None:
-    """Where some of their samples are damaged."""
-    staging = open_any(6, 3, device)
-    rows = np.arange(18, dtype="<u2").reshape(6, 3)
-    sent = [send(staging, rows[:count]) for count in (6, 1, 2)]
-    for staged in sent:
-        staging.deliver(staged)
-    assert [xy(staged)[0].tolist() for staged in sent] == [rows[:count, :-1].tolist() for count in (6, 1, 2)]
+    assert [[side.tolist() for side in xy(staged)] for staged in batches] == [
+        [one[:, :-1].tolist(), one[:, 1:].tolist()] for one in rows
+    ]
 
 
 @given(st.lists(st.sampled_from(["send", "deliver"]), max_size=60))
@@ -316,40 +302,42 @@ def test_the_batches_are_the_same_wherever_they_are_made(copies: list[list[int]]
     assert [number for number, _ in found] == [number for copy in copies for number in copy]
 
 
-def test_long_steps_have_the_next_copy_made_beside_them() -> None:
+def test_long_steps_have_the_next_copy_looked_for_and_made_beside_them() -> None:
     """The first is made in the loop, for nothing is known then."""
-    here = threading.current_thread().name
-    names = [name for _, name in batches_of(iter([[1], [2], [3]]))]
-    assert names[0] == here
-    assert here not in names[1:]
+    here, looked = threading.current_thread().name, []
+
+    def copies() -> Iterator[list[int]]:
+        for number in range(3):
+            looked.append(threading.current_thread().name)
+            yield [number]
+
+    numbers, names = zip(*batches_of(copies()), strict=True)
+    assert numbers == (0, 1, 2)
+    for threads in (looked, names):
+        assert threads[0] == here
+        assert here not in threads[1:]
 
 
-def test_what_was_made_before_an_error_comes_before_it() -> None:
+@pytest.mark.parametrize("where", ["looked for", "made"])
+def test_what_was_made_before_an_error_comes_before_it(where: str) -> None:
+    """Also where the thread made it all at once."""
 
-    def fails(copy: list[int]) -> Iterator[Made]:
-        for number in copy:
+    def copies() -> Iterator[list[int]]:
+        yield from ([1], [2, 3])
+        if where == "looked for":
+            raise ValueError("damaged")
+        yield [4]
+
+    def making(copy: list[int]) -> Iterator[Made]:
+        for number in [*copy, 4] if where == "made" and copy[0] == 2 else copy:
             if number == 4:
                 raise ValueError("damaged")
             yield number, ""
 
-    batches = CopyThread[list[int], Made]().batches(fails, iter([[1], [2, 3, 4, 5]]), step_seconds=always)
     found: list[Made | None] = []
     with pytest.raises(ValueError, match="damaged"):
-        found.extend(batches)
+        found.extend(CopyThread[list[int], Made]().batches(making, copies(), step_seconds=always))
     assert [batch and batch[0] for batch in found] == [1, 2, 3]
-
-
-def test_what_comes_next_is_looked_for_beside_long_steps() -> None:
-    here, names = threading.current_thread().name, []
-
-    def copies() -> Iterator[list[int]]:
-        for number in range(3):
-            names.append(threading.current_thread().name)
-            yield [number]
-
-    assert [number for number, _ in batches_of(copies())] == [0, 1, 2]
-    assert names[0] == here
-    assert here not in names[1:]
 
 
 def test_only_one_copy_is_made_ahead() -> None:
@@ -403,16 +391,3 @@ def test_a_loop_that_was_left_is_waited_for() -> None:
     ours.settle()
     assert ended
     assert [batch and batch[0] for batch in ours.batches(made, iter([[5], [6]]), step_seconds=always)] == [5, 6]
-
-
-def test_what_a_copy_raises_is_raised_in_the_loop() -> None:
-
-    def copies() -> Iterator[list[int]]:
-        yield [1]
-        yield [2]
-        raise ValueError("damaged")
-
-    batches = batches_of(copies())
-    assert [next(batches)[0], next(batches)[0]] == [1, 2]
-    with pytest.raises(ValueError, match="damaged"):
-        next(batches)

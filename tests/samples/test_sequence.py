@@ -101,7 +101,9 @@ def after(made: list[tuple[int, int]]) -> Position:
 
 
 @given(runs)
+@example([(2, 1), (1, 0), (2, 1), (1, 0)])
 def test_a_position_counts_samples_and_steps(made: list[tuple[int, int]]) -> None:
+    """Which samples each step took is told; a state has a range for each change of the size, none for no step."""
     position = after(made)
     taken = [range(0)]
     for size, count in made:
@@ -111,14 +113,9 @@ def test_a_position_counts_samples_and_steps(made: list[tuple[int, int]]) -> Non
     for wrong in (-1, position.step):
         with pytest.raises(InputError, match="not made"):
             position.samples_of(wrong)
-
-
-@given(runs)
-@example([(2, 1), (1, 0), (2, 1), (1, 0)])
-def test_a_state_is_small_and_of_json(made: list[tuple[int, int]]) -> None:
-    """A range for each change of the size, and none for runs that made no step."""
-    state = after(made).to_dict()
+    state = position.to_dict()
     assert json.loads(json.dumps(state)) == state
+    assert Position.read(json.loads(json.dumps(state))) == position
     sizes = [size for size, count in made if count] or [made[-1][0]]
     changes = 1 + sum(first != second for first, second in pairwise(sizes))
     assert len(state["ranges"]) in {changes, changes + 1}
@@ -127,25 +124,15 @@ def test_a_state_is_small_and_of_json(made: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"stream": "raw-text.validation"},
-        {"fingerprint": "11" * 16},
-        {"sequence_length": 2},
-        {"seed": 2},
-        {"shuffle": False},
-        {"eras": (1, None)},
-        {"eras": (0, 5), "passes": 2},
+        {"stream": "raw-text.validation"}, {"fingerprint": "11" * 16}, {"sequence_length": 2}, {"seed": 2},
+        {"shuffle": False}, {"eras": (1, None)}, {"eras": (0, 5), "passes": 2},
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_a_state_of_another_sequence_is_refused(changed: dict[str, object]) -> None:
     other = replace(SEQUENCE, **changed)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=f"another sequence of samples: .*{next(iter(changed))}"):
         Position.from_dict(Position.beginning(other, 2).to_dict(), SEQUENCE)
-
-
-@given(runs)
-def test_a_state_says_which_sequence_it_is_of(made: list[tuple[int, int]]) -> None:
-    position = after(made)
-    assert Position.read(json.loads(json.dumps(position.to_dict()))) == position
 
 
 def test_a_position_knows_where_the_run_stood_before_any_step() -> None:
@@ -168,27 +155,14 @@ def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"format": 2},
-        {"sample": -2},
-        {"sample": 5},
-        {"sample": "4"},
-        {"sample": True},
-        {"ranges": []},
-        {"ranges": [[0, 0, 0]]},
-        {"ranges": [[1, 0, 2]]},
-        {"ranges": [[0, 0, 2], [1, 4, 2]]},
-        {"ranges": [[0, 0, 2], [4, 8, 2]]},
-        {"ranges": [[0, 0]]},
-        {"eras": 3},
-        {"eras": [0, 0]},
-        {"eras": [-1, 4]},
-        {"passes": 0},
-        {"sequence_length": "4"},
-        {"seed": None},
-        {"shuffle": 1},
-        {"stream": 3},
+        {"format": 2}, {"sample": -2}, {"sample": 5}, {"sample": "4"}, {"sample": True},
+        {"ranges": []}, {"ranges": [[0, 0, 0]]}, {"ranges": [[1, 0, 2]]}, {"ranges": [[0, 0, 2], [1, 4, 2]]},
+        {"ranges": [[0, 0, 2], [4, 8, 2]]}, {"ranges": [[0, 0]]},
+        {"eras": 3}, {"eras": [0, 0]}, {"eras": [-1, 4]}, {"passes": 0}, {"sequence_length": "4"}, {"seed": None},
+        {"shuffle": 1}, {"stream": 3},
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_what_is_no_state_is_refused(changed: dict[str, object]) -> None:
     state = Position.beginning(SEQUENCE, 2).after(2).to_dict()
     with pytest.raises(InputError, match=r"state_dict\(\)|version"):

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -11,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import open_batches
+from tests.consumers.scenes import open_batches, open_ranks
 from tests.store.chains import STREAM, fill, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
-from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
 from tokenmill.reading import Blocks
@@ -138,33 +138,26 @@ def test_every_record_is_where_a_search_of_all_samples_finds_it(seed: int, lengt
                         assert (use.step, use.row) == step_and_row(position, use.sample)
 
 
-def step_and_row(position: Position, sample: int) -> tuple[int, int] | tuple[None, None]:
-    for step in range(position.step):
-        if sample in position.samples_of(step):
-            return step, sample - position.samples_of(step).start
-    return None, None
+def step_and_row(position: Position, sample: int) -> tuple[int | None, int | None]:
+    """Return a sample's step by looking at all steps."""
+    steps = ((step, position.samples_of(step)) for step in range(position.step))
+    return next(((step, sample - taken.start) for step, taken in steps if sample in taken), (None, None))
 
 
 def test_a_step_is_what_the_batches_delivered(scene: Scene) -> None:
-    first = open_batches(scene.store, batch_size=1, rank=0, world_size=2)
-    second = open_batches(scene.store, batch_size=1, rank=1, world_size=2)
-    wanted = [one.sources() + other.sources() for one, other in zip(take(first, 3), take(second, 3), strict=True)]
-    third = open_batches(scene.store, batch_size=5)
-    third.load_state_dict(first.state_dict())
-    wanted += [batch.sources() for batch in take(third, 2)]
-
-    tracer = Tracer(scene.store.path, Position.read(third.state_dict()))
+    """Row by row on every rank, also after the batch size changed."""
+    ranks = open_ranks(scene.store, 2, batch_size=1)
+    steps = zip(*(islice(rank, 3) for rank in ranks), strict=True)
+    wanted = [one.sources() + other.sources() for one, other in steps]
+    later = open_batches(scene.store, batch_size=5, state=ranks[0].state_dict())
+    wanted += [batch.sources() for batch in islice(later, 2)]
+    tracer = Tracer(scene.store.path, Position.read(later.state_dict()))
     found = [list(tracer.step(step)) for step in range(5)]
-
     assert [[sample.sources for sample in step] for step in found] == wanted
     assert [[sample.use.row for sample in step] for step in found] == [[0, 1]] * 3 + [[0, 1, 2, 3, 4]] * 2
     assert {sample.use.step for sample in found[4]} == {4}
     with pytest.raises(InputError, match="step 5 was not made"):
         list(tracer.step(5))
-
-
-def take(batches: Batches, count: int) -> list[Batch]:
-    return [batch for _, batch in zip(range(count), batches, strict=False)]
 
 
 def test_absence_is_told_apart(scene: Scene, tmp_path: Path) -> None:

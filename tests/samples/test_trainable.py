@@ -1,8 +1,10 @@
-"""Which samples are in a store, and what pins the content that a run has used: other content is told apart."""
+"""Which samples are in a store, what a state pins of its content, and what a checkpoint still needs of it."""
 
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import BLOCKS, CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow, other_eras
+from tests.consumers.scenes import (
+    BLOCKS,
+    CHAINS,
+    ERAS,
+    INFO,
+    OPEN_ERAS,
+    STOPS,
+    era_store,
+    expected,
+    grow,
+    open_batches,
+    other_eras,
+    rows_of,
+)
 from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
@@ -19,19 +34,18 @@ from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
 from tokenmill.samples import trainable
 from tokenmill.samples.sequence import Content, Position, SequenceId
-from tokenmill.samples.trainable import TrainableSamples, UsedContent
+from tokenmill.samples.trainable import TrainableSamples, UsedContent, first_needed, read_state
 from tokenmill.store import EraReader, Store
 
 
+def sequence_of(
+    eras: tuple[int, int | None] = (0, None), passes: int = 1, sequence_length: int = 4, *, shuffle: bool = True
+) -> SequenceId:
+    return SequenceId(STREAM, INFO.fingerprint.hex(), sequence_length, 1, shuffle=shuffle, eras=eras, passes=passes)
+
+
 def open_samples(store: Store, **options: Any) -> TrainableSamples:
-    values: dict[str, Any] = {
-        "sequence_length": 4,
-        "seed": 1,
-        "shuffle": True,
-        "eras": (0, None),
-        "passes": 1,
-    } | options
-    sequence = SequenceId(STREAM, INFO.fingerprint.hex(), **values)
+    sequence = sequence_of(**options)
     views = 4 // sequence.sequence_length
     return TrainableSamples(store.path, INFO, sequence, views, check=False, on_damage="refuse")
 
@@ -72,45 +86,38 @@ def test_an_era_is_trainable_when_its_blocks_are_there(tmp_path: Path) -> None:
     assert samples.next_era(16) == 3
 
 
-def test_blocks_of_another_history_are_refused(tmp_path: Path) -> None:
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, make_chain(INFO, 40, seed=9), [40])
-    write_eras(store, ERAS)
+def test_blocks_of_another_history_and_damage_are_refused(tmp_path: Path) -> None:
+    other = make_store(tmp_path / "other", INFO)
+    fill(other, INFO, make_chain(INFO, 40, seed=9), [40])
+    write_eras(other, ERAS)
     with pytest.raises(DifferenceError, match=r"era 0 of .* partition 0 before block 5: .*make the store again"):
-        open_samples(store).ready(0, 1)
+        open_samples(other).ready(0, 1)
+    damaged = era_store(tmp_path / "damaged")
+    (directory_of(damaged) / f"{4:012d}.index").write_bytes(b"")
+    with pytest.raises(DamagedError):
+        open_samples(damaged).ready(0, 99)
 
 
 def test_retired_blocks_are_refused(tmp_path: Path) -> None:
-    eras = make_eras(INFO, CHAINS, [{0: 4}, {0: 12}])
-    store = make_store(tmp_path, INFO)
+    store = store_of(tmp_path, make_eras(INFO, CHAINS, [{0: 4}, {0: 12}]))
     fill(store, INFO, CHAINS[0], [12])
-    write_eras(store, eras)
     retire(store.path, STREAM, 0, 4)
     with pytest.raises(InputError, match=r"begins at block 4: .* Ask for later eras or steps"):
         open_samples(store).ready(0, 1)
     assert open_samples(store, eras=(1, 2)).ready(0, 99) == 8
 
 
-def test_damage_is_an_error(tmp_path: Path) -> None:
-    store = era_store(tmp_path)
-    (directory_of(store) / f"{4:012d}.index").write_bytes(b"")
-    with pytest.raises(DamagedError):
-        open_samples(store).ready(0, 99)
-
-
 MARKER = len(OPEN_ERAS)
 """The number of the end marker."""
-STOPS_OF_TWO = ERAS[0].blocks + ERAS[1].blocks
 KNOWN = (1, 3, len(ERAS))
 """How many eras the other stores have."""
 NAMED = [(0, None), (0, 3), (1, 4), (2, 99), (4, 5)]
 
 
-def sequence_of(eras: tuple[int, int | None] = (0, None), passes: int = 1, length: int = 4) -> SequenceId:
-    return SequenceId(STREAM, INFO.fingerprint.hex(), length, 1, shuffle=True, eras=eras, passes=passes)
+ONCE, TWICE = sequence_of(), sequence_of(passes=2)
 
 
-def at(sample: int, sequence: SequenceId, pinned: Content | None = None) -> Position:
+def at(sample: int, sequence: SequenceId = ONCE, pinned: Content | None = None) -> Position:
     """Return the position before a sample of a run with batches of one."""
     return Position(sequence, sample, Position.beginning(sequence, 1).ranges, pinned)
 
@@ -125,8 +132,12 @@ def store_of(path: Path, eras: Sequence[Era]) -> Store:
     return store
 
 
-def open_content(store: Store, sequence: SequenceId) -> UsedContent:
+def open_content(store: Store, sequence: SequenceId = ONCE) -> UsedContent:
     return UsedContent(store.path, INFO, sequence, 4 // sequence.sequence_length)
+
+
+def saved_at(home: Store, sample: int, sequence: SequenceId = ONCE) -> Position:
+    return saved(open_content(home, sequence).pin(at(sample, sequence)))
 
 
 def remember(found: UsedContent, sample: int) -> None:
@@ -136,14 +147,14 @@ def remember(found: UsedContent, sample: int) -> None:
     found.remember(place, ERAS[place.era].blocks)
 
 
-def pinned_era(found: UsedContent, sample: int, sequence: SequenceId) -> int:
+def pinned_era(found: UsedContent, sample: int, sequence: SequenceId = ONCE) -> int:
     pinned = found.pin(at(sample, sequence)).content
     assert pinned is not None
     assert pinned.hash == ERAS[pinned.era].hash.hex()
     return pinned.era
 
 
-def last_used(sample: int, sequence: SequenceId) -> int | None:
+def last_used(sample: int, sequence: SequenceId = ONCE) -> int | None:
     """Return the last era that a position has used, by going through all samples."""
     stop = min(sequence.eras[1] or len(ERAS), len(ERAS))
     views = 4 // sequence.sequence_length
@@ -222,129 +233,102 @@ def test_what_pins_a_position_does_not_depend_on_what_was_read(
 
 
 def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    sequence = sequence_of(passes=2)
-    found = open_content(home, sequence)
+    found = open_content(home, TWICE)
     for sample in range(2 * BLOCKS):
         remember(found, sample)
-    before = [found.pin(at(sample, sequence)) for sample in range(2 * BLOCKS + 1)]
-
-    def fail(*_: object) -> bytes:
-        raise AssertionError("a file was read")
-
+    before = [found.pin(at(sample, TWICE)) for sample in range(2 * BLOCKS + 1)]
     for name in ("row", "hash_of", "refresh"):
-        monkeypatch.setattr(EraReader, name, fail)
+        monkeypatch.setattr(EraReader, name, None)
     for order in (range(2 * BLOCKS + 1), range(2 * BLOCKS, -1, -1)):
-        assert [found.pin(at(sample, sequence)) for sample in order] == [before[sample] for sample in order]
+        assert [found.pin(at(sample, TWICE)) for sample in order] == [before[sample] for sample in order]
 
 
 def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = open_content(home, sequence_of())
+    found = open_content(home)
     for sample in (20, 35, 0, 5):
         remember(found, sample)
     monkeypatch.setattr(EraReader, "row", None)
-    for sample in range(1, STOPS_OF_TWO + 1):
-        assert pinned_era(found, sample, sequence_of()) == last_used(sample, sequence_of())
+    for sample in range(1, ERAS[0].blocks + ERAS[1].blocks + 1):
+        assert pinned_era(found, sample) == last_used(sample)
 
 
 @pytest.mark.parametrize("sample", [12, 30, BLOCKS + 1])
 def test_what_came_since_it_was_opened_is_remembered(
     tmp_path: Path, home: Store, sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sequence = sequence_of(passes=2)
+    """Another reader of the store may see it first; a later pass knows the end marker then."""
     store = store_of(tmp_path, ERAS[:MARKER])
-    found = open_content(store, sequence)
+    found = open_content(store, TWICE)
     write_eras(store, ERAS)
-    place = open_content(home, sequence)._places.place(sample - 1)
+    place = open_content(home, TWICE)._places.place(sample - 1)
     assert place is not None
     found.remember(place, ERAS[place.era].blocks)
-    wanted = open_content(home, sequence).pin(at(sample, sequence))
+    wanted = open_content(home, TWICE).pin(at(sample, TWICE))
     monkeypatch.setattr(EraReader, "row", None)
-    assert found.pin(at(sample, sequence)) == wanted
+    assert found.pin(at(sample, TWICE)) == wanted
 
 
 def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainable, "_REMEMBERED", 2)
-    found = open_content(home, sequence_of())
+    found = open_content(home)
     for sample in range(BLOCKS):
         remember(found, sample)
         assert len(found._remembered) <= 2
     for sample in range(1, BLOCKS + 1):
-        assert pinned_era(found, sample, sequence_of()) == last_used(sample, sequence_of())
+        assert pinned_era(found, sample) == last_used(sample)
 
 
-def test_a_state_that_is_ahead_is_compared_as_soon_as_its_era_comes(tmp_path: Path, home: Store) -> None:
-    position = saved(open_content(home, sequence_of()).pin(at(12, sequence_of())))
-    for kept, agrees in ((0, False), (2, False), (3, True)):
-        store = store_of(tmp_path / str(kept), other_eras(kept)[:2])
-        found = open_content(store, sequence_of())
-        assert not found.compare(position)
-        assert found.pin(position) == position
-        write_eras(store, other_eras(kept)[:3])
-        if agrees:
-            assert found.compare(position)
-            continue
-        for _ in range(2):  # also when it is asked again, and nothing makes a state of this store of it
-            with pytest.raises(InputError, match="state: era 2"):
-                found.compare(position)
-            assert found.pin(position) == position
-
-
-def test_eras_of_other_sizes_reach_a_sample_before_the_state_s_era_comes(tmp_path: Path, home: Store) -> None:
-    """Nothing is waited for then: that sample is another's."""
-    position = saved(open_content(home, sequence_of()).pin(at(14, sequence_of())))
-    large = make_eras(INFO, CHAINS, [{0: 9, 1: 4}, {0: 20, 1: 9}])
-    found = open_content(store_of(tmp_path, large), sequence_of())
-    told = rf"state: era 2 hash \w+; store: has its samples up to 14 in era 1 hash {large[1].hash.hex()}"
-    with pytest.raises(InputError, match=told):
-        found.compare(position)
-
-
-def test_a_stream_that_ended_earlier_is_another(tmp_path: Path, home: Store) -> None:
-    """The state's era will never come."""
-    position = saved(open_content(home, sequence_of()).pin(at(40, sequence_of())))
-    ended = make_eras(INFO, CHAINS, [{0: 5}, {0: 6, 1: 3}], end=True)
-    found = open_content(store_of(tmp_path, ended), sequence_of())
-    with pytest.raises(InputError, match=rf"state: era 4 hash \w+; store: ends with era 2 hash {ended[2].hash.hex()}"):
-        found.compare(position)
+@pytest.mark.parametrize(
+    ("stops", "end", "sample", "told"),
+    [
+        ([{0: 9, 1: 4}, {0: 20, 1: 9}], False, 14, r"state: era 2 hash \w+; store: has its samples up to 14 in era 1"),
+        ([{0: 5}, {0: 6, 1: 3}], True, 40, r"state: era 4 hash \w+; store: ends with era 2"),
+    ],
+    ids=["eras of other sizes", "an earlier end"],
+)
+def test_a_state_whose_era_can_never_come_is_refused_at_once(
+    tmp_path: Path, home: Store, *, stops: list[dict[int, int]], end: bool, sample: int, told: str
+) -> None:
+    eras = make_eras(INFO, CHAINS, stops, end=end)
+    with pytest.raises(InputError, match=rf"{told} hash {eras[-1].hash.hex()}"):
+        open_content(store_of(tmp_path, eras)).compare(saved_at(home, sample))
 
 
 def test_later_passes_know_that_nothing_came_after_the_last_era(tmp_path: Path, home: Store) -> None:
     """The end marker is what gives samples of a second pass their numbers."""
-    sequence = sequence_of(passes=2)
-    position = saved(open_content(home, sequence).pin(at(BLOCKS + 1, sequence)))
+    position = saved_at(home, BLOCKS + 1, TWICE)
     assert position.content == Content(MARKER, ERAS[MARKER].hash.hex())
-    longer = make_eras(INFO, CHAINS, [*({0: 5}, {0: 6, 1: 3}, {1: 9, 2: 1}, {0: 20}, {0: 23, 1: 13, 2: 4}), {0: 30}])
+    longer = make_eras(INFO, CHAINS, [*STOPS, {0: 30}])
     assert [era.hash for era in longer[:MARKER]] == [era.hash for era in OPEN_ERAS]
     with pytest.raises(InputError, match=f"state: era {MARKER} .* store: era {MARKER} "):
-        open_content(store_of(tmp_path, longer), sequence).compare(position)
+        open_content(store_of(tmp_path, longer), TWICE).compare(position)
 
 
 def test_a_position_beyond_the_store_is_pinned_by_what_is_known(tmp_path: Path) -> None:
-    found = open_content(store_of(tmp_path / "some", ERAS[:2]), sequence_of())
-    assert found.pin(at(1000, sequence_of())).content == Content(1, ERAS[1].hash.hex())
-    empty = open_content(make_store(tmp_path / "none", INFO), sequence_of())
-    assert empty.pin(at(1000, sequence_of())).content is None
+    """As after a skip: by the last era that is there, and by none where there is none."""
+    assert open_content(store_of(tmp_path / "some", ERAS[:2])).pin(at(1000)).content == Content(1, ERAS[1].hash.hex())
+    assert open_content(make_store(tmp_path / "none", INFO)).pin(at(1000)).content is None
 
 
 def test_growth_changes_nothing_that_was_used(tmp_path: Path) -> None:
     store = make_store(tmp_path, INFO)
-    found = open_content(store, sequence_of())
+    found = open_content(store)
     pins: dict[int, Content | None] = {}
     for known in range(1, len(ERAS) + 1):
         write_eras(store, ERAS[:known])
         reached = sum(era.blocks for era in ERAS[:known])
-        pins |= {n: found.pin(at(n, sequence_of())).content for n in range(reached + 1) if n not in pins}
-        assert all(found.pin(at(n, sequence_of())).content == pin for n, pin in pins.items())
-    assert [pin and pin.era for pin in pins.values()] == [last_used(n, sequence_of()) for n in range(BLOCKS + 1)]
+        pins |= {n: found.pin(at(n)).content for n in range(reached + 1) if n not in pins}
+        assert all(found.pin(at(n)).content == pin for n, pin in pins.items())
+    assert [pin and pin.era for pin in pins.values()] == [last_used(n) for n in range(BLOCKS + 1)]
 
 
 def test_old_states_are_taken_with_a_warning(home: Store, caplog: pytest.LogCaptureFixture) -> None:
-    old = {name: value for name, value in at(12, sequence_of()).to_dict().items() if name != "content"}
+    """They name no content; at the beginning there is none, and nothing to warn of."""
+    old = {name: value for name, value in at(12).to_dict().items() if name != "content"}
     position = Position.read(old)
-    found = open_content(home, sequence_of())
+    found = open_content(home)
     with caplog.at_level(logging.WARNING):
-        assert found.accept(position) == position
-        assert found.accept(at(12, sequence_of())) == position
+        assert found.accept(position) == found.accept(at(12)) == position
     assert [record.getMessage().startswith("a state does not say") for record in caplog.records] == [True, True]
     caplog.clear()
     pinned = found.pin(position)
@@ -358,7 +342,83 @@ def test_old_states_are_taken_with_a_warning(home: Store, caplog: pytest.LogCapt
     "wrong", [[], [1], [1, 2], ["1", "00" * 16], [True, "00" * 16], [-1, "00" * 16], [1, "00"], [1, "xy" * 16], 7, {}]
 )
 def test_content_that_cannot_be_is_refused(wrong: Any) -> None:
-    good = at(12, sequence_of(), Content(1, "0a" * 16)).to_dict()
+    good = at(12, pinned=Content(1, "0a" * 16)).to_dict()
     assert Position.read(good).content == Position.read({**good, "content": [1, "0A" * 16]}).content
     with pytest.raises(InputError, match="no state of Batches"):
         Position.read({**good, "content": wrong})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return era_store(tmp_path_factory.mktemp("store"))
+
+
+def firsts(era: int) -> list[int]:
+    return [part.first for part in ERAS[era].ranges]
+
+
+def before(era: int) -> int:
+    """Return how many samples come before an era."""
+    return sum(ERAS[number].blocks for number in range(era))
+
+
+@pytest.mark.parametrize("era", range(len(STOPS)))
+def test_everything_from_the_era_of_the_next_sample_on_is_needed(store: Store, era: int) -> None:
+    for samples in (before(era), before(era + 1) - 1):
+        assert first_needed(store.path, INFO, [at(samples)]) == firsts(era)
+
+
+def test_what_comes_later_is_needed_where_nothing_is_left(tmp_path: Path, store: Store) -> None:
+    """A state ahead of the store's eras, at the end marker, or at the end of the eras that it names."""
+    still_open = era_store(tmp_path, OPEN_ERAS).path
+    ends = [part.stop for part in OPEN_ERAS[-1].ranges]
+    for samples in (BLOCKS, BLOCKS + 100):
+        assert first_needed(still_open, INFO, [at(samples)]) == ends
+    assert first_needed(still_open, INFO, [at(before(3), TWICE)]) == firsts(0)
+    assert first_needed(store.path, INFO, [at(BLOCKS)]) == ends
+    assert first_needed(store.path, INFO, [at(before(2), sequence_of((0, 2)))]) == firsts(2)
+    assert first_needed(store.path, INFO, [at(0, sequence_of((3, None)))]) == firsts(3)
+
+
+def test_passes_that_are_left_need_the_first_era(store: Store) -> None:
+    """The last one needs no more than its own next sample's."""
+    one = BLOCKS
+    for samples, era in ((before(3), 0), (one, 0), (one + before(3), 0), (2 * one, 0), (2 * one + before(3), 3)):
+        assert first_needed(store.path, INFO, [at(samples, sequence_of(passes=3))]) == firsts(era)
+
+
+def test_the_least_that_any_state_needs_counts(store: Store) -> None:
+    """A partition that one of them has not met is needed whole; without states, everything is."""
+    found = first_needed(store.path, INFO, [at(before(4)), at(before(1))])
+    assert found == [min(pair) for pair in zip(firsts(4), firsts(1), strict=False)]
+    assert len(firsts(1)) < len(ERAS[-1].ranges)
+    assert first_needed(store.path, INFO, []) == []
+
+
+def test_a_run_goes_on_over_what_is_left(tmp_path: Path) -> None:
+    for made in range(0, BLOCKS // 2, 9):
+        store = era_store(tmp_path / str(made))
+        batches = open_batches(store)
+        list(islice(batches, made))
+        saved_state = batches.state_dict()
+        for partition, block in enumerate(first_needed(store.path, INFO, [Position.read(saved_state)])):
+            retire(store.path, STREAM, partition, block)
+        assert rows_of(open_batches(store, state=saved_state)) == expected()[2 * made :]
+
+
+def test_only_states_of_the_stream_are_taken(tmp_path: Path, store: Store) -> None:
+    """What is none says which file it is, and another stream's names both."""
+    file, good = tmp_path / "state.json", at(3).to_dict()
+    file.write_text(json.dumps(good))
+    assert read_state(file) == at(3)
+    for bad in ("", "[", "[]", "{}", json.dumps(good | {"sample": -1}), json.dumps(good | {"format": 7})):
+        file.write_text(bad)
+        with pytest.raises(InputError, match=r"state\.json"):
+            read_state(file)
+    with pytest.raises(InputError, match=r"absent\.json cannot be read"):
+        read_state(tmp_path / "absent.json")
+    for other in (replace(ONCE, stream="other"), replace(ONCE, fingerprint="00" * 16)):
+        with pytest.raises(InputError, match="name a state of a run over this stream"):
+            first_needed(store.path, INFO, [at(3, other)])
+    with pytest.raises(InputError, match="sequence_length is 3"):
+        first_needed(store.path, INFO, [at(3, sequence_of(sequence_length=3))])
