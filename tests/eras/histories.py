@@ -1,6 +1,7 @@
 """Eras for the tests: chains of them over made-up blocks, and what a log may hold beside them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 
 from hypothesis import strategies as st
 
@@ -44,37 +45,26 @@ def records(values: Sequence[bytes], start: int = 0) -> list[LogRecord]:
 
 def look(follower: EraFollower, log: Sequence[LogRecord]) -> list[Era]:
     """Look at a log as the protocol says; return the new eras."""
-    return list(_look(follower, log))
-
-
-def _look(follower: EraFollower, log: Sequence[LogRecord]) -> Iterator[Era]:
     position = follower.position
-    rest = iter([record for record in log if position is None or record.offset >= position])
-    if position is not None and not follower.holds(next(rest, None)):
+    rest = [record for record in log if position is None or record.offset >= position]
+    if position is not None and not follower.holds(rest.pop(0) if rest else None):
         follower.restart()
-        rest = iter(log)
-    for record in rest:
-        era = follower.add(record)
-        if era is not None:
-            yield era
+        rest = [*log]
+    found = [era for record in rest if (era := follower.add(record)) is not None]
     follower.finish()
+    return found
 
 
 def chains(longest: int = 6, partitions: int = 3) -> st.SearchStrategy[list[Era]]:
     """Return chains of eras: each takes some new blocks of some partitions, and now and then an end comes."""
-    steps = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=partitions), max_size=longest)
-    return st.builds(_chain, steps, st.booleans())
 
-
-def _chain(steps: list[list[int]], end: bool) -> list[Era]:  # noqa: FBT001 - called by Hypothesis
-    eras: list[Era] = []
-    reached: list[int] = []
-    for step in steps:
-        reached += [0] * (len(step) - len(reached))
-        for partition, blocks in enumerate(step):
-            reached[partition] += blocks
-        if any(step):
+    def chain(steps: list[list[int]], end: bool) -> list[Era]:  # noqa: FBT001 - called by Hypothesis
+        eras: list[Era] = []
+        reached: list[int] = []
+        for step in filter(any, steps):
+            reached = [before + more for before, more in zip_longest(reached, step, fillvalue=0)]
             eras.append(next_era(eras, reached))
-    if end:
-        eras.append(next_era(eras, reached, end=True))
-    return eras
+        return [*eras, next_era(eras, reached, end=True)] if end else eras
+
+    steps = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=partitions), max_size=longest)
+    return st.builds(chain, steps, st.booleans())
