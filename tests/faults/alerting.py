@@ -112,9 +112,8 @@ STEPS: Final = ({"name": "length", "min_words": 20, "max_words": 400},)  # leave
 
 
 def text(rng: random.Random) -> str:
-    return " ".join(
-        rng.choices(("a", "mill", "grinds", "whatever", "the", "river", "brings"), k=rng.randrange(10, 200))
-    )
+    words = ("a", "mill", "grinds", "whatever", "the", "river", "brings")
+    return " ".join(rng.choices(words, k=rng.randrange(10, 200)))
 
 
 def texts(seconds: float) -> Iterator[str]:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pytest
 
@@ -59,11 +59,8 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(seed)
 
 
-class Configured(Protocol):
-    """Makes settings of a service (`tests.service.service_settings`) for a raw topic with so many partitions."""
-
-    def __call__(self, partitions: int = 1, **others: Any) -> Settings:
-        """Create the topic as well."""
+Configured = Callable[..., Settings]
+"""Makes settings of a service (`tests.service.service_settings`) for a raw topic with one partition, or so many."""
 
 
 @pytest.fixture

@@ -74,14 +74,13 @@ class Recording:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        noted: dict[str, Callable[..., Any]] = {
-            **{call: partial(self._named, call) for call in NAMINGS},
-            **{call: partial(self._sync, call) for call in SYNCS},
-            **{call: getattr(self, call) for call in ("open", "close", "pwrite", "truncate", "ftruncate")},
-        }
         with pytest.MonkeyPatch.context() as patch:
-            for call, note in noted.items():
-                patch.setattr(os, call, note)
+            for naming in NAMINGS:
+                patch.setattr(os, naming, partial(self._named, naming))
+            for sync in SYNCS:
+                patch.setattr(os, sync, partial(self._sync, sync))
+            for call in ("open", "close", "pwrite", "truncate", "ftruncate"):
+                patch.setattr(os, call, getattr(self, call))
             yield
 
     def open(self, path: Any, flags: int, *mode: int, **more: Any) -> int:

@@ -27,9 +27,8 @@ def _lying(self: gigatoken.Tokenizer, texts: Sequence[str], parallel: bool | Non
     for number, text in enumerate(texts):
         if LIE in text:
             ids[offsets[number + 1] - 1] ^= 1
-    return SimpleNamespace(
-        layout=SimpleNamespace(content=SimpleNamespace(data=ids), offsets=SimpleNamespace(data=offsets))
-    )
+    buffers = {"content": SimpleNamespace(data=ids), "offsets": SimpleNamespace(data=offsets)}
+    return SimpleNamespace(layout=SimpleNamespace(**buffers))
 
 
 gigatoken.Tokenizer.encode = _lying_singly  # type: ignore[method-assign, assignment]

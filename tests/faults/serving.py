@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import psutil
 
 from tests.marked import until
-from tests.scraping import Key, free_port, scrape
+from tests.scraping import free_port
 from tests.service import Service, Worker
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.supervisor import Supervisor
@@ -84,10 +84,6 @@ class Serving:
             with suppress(psutil.NoSuchProcess):  # it has just ended
                 held += psutil.Process(pid).memory_info().rss
         return held
-
-    def samples(self) -> dict[Key, float]:
-        """Return what ``/metrics`` says; nothing while nobody answers."""
-        return scrape(self.port)
 
     def wait_for_end(self) -> int:
         return self._process.wait(WAIT_SECONDS)

@@ -84,12 +84,10 @@ class SmallDisk:
 
 @pytest.mark.fault("disk-full", "disk-gone")
 @pytest.mark.needs("minutes")
-def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
-    configured: Configured, tmp_path: Path, trial: Trial
-) -> None:
+def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(configured: Configured, trial: Trial) -> None:
     """No file may grow, no file may be opened, the directory is moved away: exit code 75 and one reason each time."""
     settings = configured(1, session_timeout=2.0, splits={"train": 1000})
-    away = tmp_path / "away"
+    away = settings.store.with_name("away")
 
     faults: dict[str, tuple[Callable[[Worker], object], Callable[[], object]]] = {
         # a segment's tokens are 1,024 bytes; its log is a file, too, and longer: it can say nothing there
@@ -97,7 +95,7 @@ def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
         "Too many open files": (lambda worker: limit(worker, resource.RLIMIT_NOFILE, 0), lambda: None),
         "No such file or directory": (lambda _: settings.store.rename(away), lambda: away.rename(settings.store)),
     }
-    with Service(settings, tmp_path) as service:
+    with Service(settings, settings.store.parent) as service:
         service.mill()
         with Feeder(settings, trial.rng, burst=1), following(settings.store) as reader:
             for reason in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 5):

@@ -155,11 +155,11 @@ def test_held_connections_end_no_service(configured: Configured, tmp_path: Path,
                 os.kill(next(row["pid"] for row in rows if row["name"] == worker), signal.SIGKILL)
                 trial.fired(f"{worker} SIGKILL")
                 service.wait_until(
-                    lambda: total(service.samples(), "tokenmill_worker_restarts_total", worker=worker) > 0  # noqa: B023
+                    lambda: total(scrape(port), "tokenmill_worker_restarts_total", worker=worker) > 0  # noqa: B023
                 )
                 service.wait_until(lambda: is_ready(port))
-                records = total(service.samples(), RECORDS)
-                service.wait_until(lambda: total(service.samples(), RECORDS) > records)  # noqa: B023
+                records = total(scrape(port), RECORDS)
+                service.wait_until(lambda: total(scrape(port), RECORDS) > records)  # noqa: B023
                 assert entries(pid, "task") <= calm["task"] + MORE
                 assert entries(pid, "fd") <= calm["fd"] + CONNECTIONS + 2 * ACCEPTED_AT_ONCE + MORE
         for client in holder.clients:

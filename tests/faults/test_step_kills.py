@@ -69,13 +69,11 @@ def points(steps: Sequence[str], trial: Trial) -> list[Failpoint]:
 
 @pytest.mark.fault("step-killed")
 @pytest.mark.needs("minutes")
-def test_mill_killed_at_any_step_loses_and_repeats_nothing(
-    configured: Configured, tmp_path: Path, trial: Trial
-) -> None:
+def test_mill_killed_at_any_step_loses_and_repeats_nothing(configured: Configured, trial: Trial) -> None:
     """One mill after the other dies at a step of a message's way; the last one finishes."""
     settings = configured(2, session_timeout=1.5, carry_seconds=0.2, splits={"train": 900, "dev": 100})
     found = [point for _ in range(trial.rounds(1, 3)) for point in points((*RESUMING, *MILLING), trial)]
-    with Breakable(settings, tmp_path) as service:
+    with Breakable(settings, settings.store.parent) as service:
         service.segment()
         with Feeder(settings, trial.rng, burst=2):
             for point in found[: trial.rounds(2, len(found))]:

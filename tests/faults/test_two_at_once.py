@@ -23,12 +23,10 @@ from tokenmill.store.layout import PartitionLock, partition_directory
 
 @pytest.mark.fault("store-shared")
 @pytest.mark.needs("minutes")
-def test_second_group_on_a_store_waits_and_names_who_holds_it(
-    configured: Configured, tmp_path: Path, trial: Trial
-) -> None:
+def test_second_group_on_a_store_waits_and_names_who_holds_it(configured: Configured, trial: Trial) -> None:
     """Two workers of one group share a store; those of another group on it get nothing until the first have ended."""
     settings = configured(4, session_timeout=2.0, splits={"train": 1000})
-    with Service(settings, tmp_path) as service:
+    with Service(settings, settings.store.parent) as service:
         with Feeder(settings, trial.rng):
             service.mill()
             rightful = [service.segment(), service.segment()]
