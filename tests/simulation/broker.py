@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from tests.mills import PARTITION, RECIPE, Source, make_source
 from tokenmill.app.milling.outcomes import Outcome
@@ -70,17 +70,16 @@ class Log(Generic[T]):
         return [(offset, self.entries[offset]) for offset in range(start, end) if offset in self.entries]
 
 
+FLUSH = 2
+"""The kind of a flush, among those of `make_record`."""
 SPLITS = {1: (("train", 1),), 2: (("train", 1), ("validation", 1))}
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(NamedTuple):
     """The chains of one raw partition: their stages, their geneses, and how they are milled."""
 
     source: Source
     geneses: tuple[Genesis, ...]
-    message_bytes: int
-    """Where messages are cut; writers may differ, so a worker adds to it."""
 
 
 @cache
@@ -100,11 +99,7 @@ def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:
     recipe = replace(recipe, shards=splits, splits=SPLITS[splits], max_text_bytes=60)
     source = make_source(recipe, start=start)
     starts = (0,) * PARTITION + (start,)
-    return Scene(source, tuple(_genesis(recipe, starts) for recipe in source.recipes), 1)
-
-
-def _genesis(recipe: Recipe, starts: tuple[int, ...]) -> Genesis:
-    return Genesis(recipe.split, recipe, starts, 1000)
+    return Scene(source, tuple(Genesis(each.split, each, starts, 1000) for each in source.recipes))
 
 
 def make_record(offset: int, number: int) -> Record:
@@ -113,23 +108,12 @@ def make_record(offset: int, number: int) -> Record:
     The timestamp is the number's own, so that a record that was lost is not written again by chance.
     """
     kind, size = number % 16, (number // 16) % 23
-    value: bytes | None = bytes(97 + (number // 7 + at) % 26 for at in range(size + 1))
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    if kind == 0:
-        value = b"\xff no text"
-    elif kind == 1:
-        value = None
-    elif kind == 2:
-        value, headers = None, (FLUSH_HEADER,)
-    elif kind == 3:
-        value = b"x" * 61
-    elif kind == 4:
-        value = b" "
-    return Record(offset, number, None, value, headers)
+    others = {0: b"\xff no text", 1: None, FLUSH: None, 3: b"x" * 61, 4: b" "}
+    value = others.get(kind, bytes(97 + (number // 7 + at) % 26 for at in range(size + 1)))
+    return Record(offset, number, None, value, (FLUSH_HEADER,) if kind == FLUSH else ())
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     header: bytes
     value: bytes
     producer: int
@@ -175,7 +159,9 @@ class Broker:
         """Let it arrive, unless the broker refuses it; ``told``: its sender hears of it. Returns whether it stands."""
         self.flights.remove(flight)
         if flight.split is None:
-            self.dead += [(Record(*_plain(o.record)), o.reason) for o in flight.letters]
+            for letter in flight.letters:
+                record: Any = letter.record
+                self.dead.append((Record(record.offset, record.timestamp, record.key, record.value), letter.reason))
         elif not self._append(flight.split, flight):
             flight.state = "refused"
             return False
@@ -197,10 +183,6 @@ class Broker:
         flight.offset, flight.leader = log.append(stored), log.leader
         self.landed[split].append(stored.sent)
         return True
-
-
-def _plain(record: object) -> tuple[int, int, bytes | None, bytes | None]:
-    return tuple(getattr(record, name) for name in ("offset", "timestamp", "key", "value"))
 
 
 def stored(message: Message, producer: int, sequence: int) -> Stored:

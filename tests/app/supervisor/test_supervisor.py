@@ -119,16 +119,19 @@ CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = 
     "no broker answers": ({}, {}, None, set()),
     "others have it": ({"raw_0": 5}, {}, "raw-text/0", set()),
     "a token partition that others have": ({"tokens_0": 5}, {}, "tokens.raw-text.all/0", set()),
+    "signatures that nobody has": ({"signatures_0": 5}, {}, None, {"sequencer"}),
+    "signatures that others have": ({"signatures_0": 5}, {}, "signatures.raw-text/0", set()),
 }
 """The ends that brokers tell, what mill-2 has and how far it is, what others have; and who is killed."""
 
 
 @pytest.mark.parametrize("case", CASES)
 async def test_who_is_to_blame_is_killed_and_nobody_else(
-    seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch, case: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
+    """Mills for raw partitions, segment workers for token partitions, sequencers for signatures; the others go on."""
     ends, owned, elsewhere, wanted = CASES[case]
+    seen = PartitionsSeen(tmp_path, dedup="near" if "signatures_0" in ends else "none")
     seen.start_all()
     for worker in seen.children:
         seen.say(worker)
@@ -136,29 +139,15 @@ async def test_who_is_to_blame_is_killed_and_nobody_else(
     for partition, position in owned.items():
         seen.say("mill-2", partition, position=position)
     if elsewhere is not None:
-        of_store = f"-store-{Store.open_or_create(seen.settings.store).id}" if elsewhere.startswith("tokens.") else ""
-        seen.elsewhere[f"{seen.settings.group}{of_store}"] = {elsewhere}
+        store = Store.open_or_create(seen.settings.store).id
+        groups = {"tokens": f"{seen.settings.group}-store-{store}", "signatures": "tokenmill-sequencer"}
+        seen.elsewhere[groups.get(elsewhere.partition(".")[0], seen.settings.group)] = {elsewhere}
     nobodys = [name for name in seen.supervisor._cluster.ends if name not in {*owned, elsewhere}]
     await looked(seen, monkeypatch, 2)
     assert seen.supervisor._export.unowned == nobodys
     assert seen.supervisor._export.look().elsewhere == {elsewhere} - {None}
     await looked(seen, monkeypatch, 9)
     assert killed(seen) == wanted
-
-
-@pytest.mark.parametrize("others", [False, True])
-async def test_signatures_that_nobody_has_are_the_sequencers_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, others: bool
-) -> None:
-    seen = PartitionsSeen(tmp_path, dedup="near")
-    seen.start_all()
-    for worker in seen.children:
-        seen.say(worker)
-    seen.ends(signatures_0=5)
-    if others:
-        seen.elsewhere["tokenmill-sequencer"] = {"signatures.raw-text/0"}
-    await looked(seen, monkeypatch, 9)
-    assert killed(seen) == (set() if others else {"sequencer"})
 
 
 async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -65,11 +66,15 @@ say(ends="the disk is gone")
     assert child.beats == 2
 
 
-async def test_a_line_that_is_no_status_is_a_sign_of_life() -> None:
+async def test_a_line_that_is_no_status_is_a_sign_of_life_and_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
     """A full pipe may cut a line: what is whole counts, and nothing that is cut ends the listening."""
-    child = await start(r"""os.write(pipe, b'{"ready": tr\n\xff\xfe\n'); say(ready=True, position=3)""")
+    (tmp_path / "log").write_text("before\n")
+    outputs = "print('out', flush=True); print('err', file=sys.stderr)"
+    beats = r"""os.write(pipe, b'{"ready": tr\n\xff\xfe\n'); say(ready=True, position=3)"""
+    child = await start(f"{beats}; {outputs}", tmp_path / "log")
     assert await child.wait() == 0
     assert (child.status, child.beats, child.words) == ({"ready": True, "position": 3}, 3, None)
+    assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
 
 
 async def test_a_process_that_is_told_to_end_may_end_in_order() -> None:
@@ -106,14 +111,6 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert list(child.board.records_in_flight()) == [RecordsInFlight("raw", 3, 10, 12)]
 
 
-async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "mill-1.log"
-    log.write_text("before\n")
-    child = await start("print('out', flush=True)\nprint('err', file=sys.stderr)", log)
-    assert await child.wait() == 0
-    assert log.read_text() == "before\nout\nerr\n"
-
-
 async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothing(tmp_path: Path) -> None:
     """Whichever step has none left: the error is the system's, nothing stays open, and with enough it starts."""
     child = await start("say(ready=True)")  # what the event loop opens once is open
@@ -143,10 +140,7 @@ async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothin
 
 async def test_a_start_that_lacks_a_thread_is_the_systems_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python has another kind of error for it, which would have ended the supervisor."""
-
-    async def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("can't start new thread")
-
+    refuse = AsyncMock(side_effect=RuntimeError("can't start new thread"))
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
     with pytest.raises(BlockingIOError, match="can't start new thread"):
         await start("")
@@ -304,9 +298,8 @@ async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -
 
 async def test_a_verdict_ends_with_the_process_that_it_was_spoken_on(script: StageOf) -> None:
     """The next process, which ends of itself, is told with its own reason and counted under its own cause."""
-    played = await script(
-        Life(killed="it stands still", for_ever=True), Life(code=75, words="the source moved"), first_backoff=0.001
-    ).play()
+    lives = Life(killed="it stands still", for_ever=True), Life(code=75, words="the source moved")
+    played = await script(*lives, first_backoff=0.001).play()
     assert [reason for reason, _ in played.told[:-1]] == ["it stands still", "exit code 75: the source moved"]
     assert +played.slot.restarts == {"watchdog": 1, "resume": 1}
 
@@ -362,30 +355,23 @@ async def test_what_a_new_start_cannot_mend_ends_the_post(script: StageOf, error
     with pytest.raises(error, match="mill-1 cannot go on: use another name"):
         await played.play()
     assert played.told == [(f"exit code {error.exit_code}: use another name", None)]
-    assert played.slot.starts == 1
-    assert played.slot.restarts.total() == 0
+    assert (played.slot.starts, played.slot.restarts.total()) == (1, 0)
 
 
 async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageOf) -> None:
     played = await script(grace=3.5).play()
-    assert played.graces == [3.5]
-    assert played.told == [("exit code 0", None)]
-    assert played.slot.stopping
-    assert played.slot.child is None
-    assert played.slot.restarts.total() == 0
+    assert (played.graces, played.told) == ([3.5], [("exit code 0", None)])
+    slot = played.slot
+    assert (slot.stopping, slot.child, slot.restarts.total()) == (True, None, 0)
 
 
 async def test_a_process_is_not_relied_on_where_others_have_just_ended_again_and_again(script: StageOf) -> None:
-    played = await script(*[Life(1.0)] * 3, healthy=60.0, first_backoff=0.001).play()
-    slot, clock = played.slot, played.clock
-    found = []
-    for lived in (0.0, post_module.STEADY_SECONDS):
-        slot._started = clock.monotonic() - lived
-        found.append(slot.failing)
-    assert found == ["mill-1 has ended 3 times in a row, the last time with exit code 1", None]
-    steady = await script(Life(1.0), Life(61.0), Life(1.0), healthy=60.0, first_backoff=0.001).play()
-    steady.slot._started = steady.clock.monotonic()
-    assert steady.slot.failing is None
-    away = await script(*[Life(1.0, code=BrokerError.exit_code)] * 3, first_backoff=0.001).play()
-    away.slot._started = away.clock.monotonic()
-    assert away.slot.failing is None
+    moments, words = [Life(1.0)] * 3, "mill-1 has ended 3 times in a row, the last time with exit code 1"
+    away = [Life(1.0, code=BrokerError.exit_code)] * 3
+    for lives, lived, expected in (
+        (moments, 0.0, words), (moments, post_module.STEADY_SECONDS, None), (away, 0.0, None),
+        ([Life(1.0), Life(61.0), Life(1.0)], 0.0, None),
+    ):  # fmt: skip
+        played = await script(*lives, healthy=60.0, first_backoff=0.001).play()
+        played.slot._started = played.clock.monotonic() - lived
+        assert played.slot.failing == expected

@@ -215,7 +215,7 @@ def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, t
 def status_tells(worker: Lone, words: str) -> bool:
     """Return whether `status` says that something stands still, and why: not while a rebalance takes it away."""
     told = invoke("status", "--url", f"http://127.0.0.1:{worker.port}")
-    return told.code == 1 and words in told.out
+    return told.code == 1 and words in told.out + told.err
 
 
 @pytest.mark.slow
