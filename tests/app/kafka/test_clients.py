@@ -95,7 +95,6 @@ async def test_large_records_pass(settings: Settings, topic: TopicFactory) -> No
 
 
 async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does one wait for a client that never ends; an error of its own is heard."""
     monkeypatch.setattr(clients, "STOP_SECONDS", 0.05)
 
     stops: list[Any] = [AsyncMock(side_effect=asyncio.CancelledError), asyncio.Event().wait]

@@ -186,7 +186,6 @@ def eras() -> list[Era]:
 
 
 async def test_eras_come_fetch_by_fetch(settings: Settings, eras: list[Era]) -> None:
-    """Whoever leaves a look in the middle goes on behind the eras that came; what is no era is counted."""
     (topic,) = settings.raw_topics
     await write_control(settings, topic, [(b"skip", b"{}")])
     await write_control(settings, topic, [(ERA_KEY, era.pack()) for era in (*eras, eras[3])])
@@ -261,7 +260,6 @@ async def test_settings_go_before_limits_of_topics(settings: Settings) -> None:
 
 @pytest.mark.needs("minutes")
 async def test_limits_of_topics_are_told_where_settings_are_the_streams(settings: Settings) -> None:
-    """A setting that is no part of the stream asks for more; or nobody settled it yet; or topics are missing."""
     with pytest.raises(TopicError, match=r"set max\.message\.bytes="):
         await require_ready(settings.model_copy(update={"sequence_length": 100_000}))
     await asyncio.to_thread(settled, settings)

@@ -84,7 +84,6 @@ def test_unusable_password_files_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_certificates_are_named(secured: Secured, changes: dict[str, str | None], words: str) -> None:
-    """With the setting, the file and the reason; no password is asked for at a terminal."""
     there = {path.name: path for path in secured.directory.iterdir()}
     paths = {name: there.get(value or "", value) for name, value in changes.items()}
     with pytest.raises(SettingsError, match=words):

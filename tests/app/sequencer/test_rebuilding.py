@@ -85,7 +85,6 @@ def told(verdicts: list[tuple[int, Source, JudgedRange]]) -> dict[tuple[Source, 
 
 @given(SEEDS)
 def test_verdicts_are_those_of_a_list(seed: int) -> None:
-    """And each partition's ranges continue each other, so that every reader takes all of them."""
     log = signed_log(seed)
     verdicts = list(judged_by(DomainOrder(EXACT, BEGINNING), log))
     assert told(verdicts) == {place: other for place, other in plainly(log).items() if other is not None}
@@ -100,7 +99,6 @@ def test_verdicts_are_those_of_a_list(seed: int) -> None:
 
 @given(SEEDS, st.floats(0, 1))
 def test_an_order_that_is_learned_again_goes_on_the_same(seed: int, share: float) -> None:
-    """From any slice before which all is out, with a window before it; what is out is taken, and compared."""
     log = signed_log(seed)
     whole = DomainOrder(EXACT, BEGINNING)
     verdicts = list(judged_by(whole, log))
@@ -163,7 +161,6 @@ def test_what_is_out_and_was_judged_otherwise_is_refused() -> None:
 
 
 def test_two_histories_of_verdicts_are_refused() -> None:
-    """Other verdicts on what is known, and such as continue another chain; what is behind a hole waits."""
     logs = ([signed((0, 0), 0, contents), signed((0, 0), 3, [4, 5])] for contents in ([1, 2, 2], [1, 1, 2]))
     one, other = (list(judged_by(DomainOrder(EXACT, BEGINNING), log)) for log in logs)
     chain = VerdictChain()

@@ -113,7 +113,6 @@ def test_what_is_kept_is_what_one_order_keeps(broker: Broker, topic: Callable[..
 
 @pytest.mark.needs("minutes")
 def test_a_killed_sequencer_goes_on_from_its_disk(broker: Broker, topic: Callable[..., str], tmp_path: Path) -> None:
-    """Where it noted its window; from the logs where that is broken, or where a log has other messages than it read."""
     settings = domain_settings(broker, topic, tmp_path)
     with Service(settings, tmp_path) as service:
         service.mill()

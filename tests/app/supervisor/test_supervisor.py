@@ -209,7 +209,6 @@ def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
 
 
 def test_what_a_worker_died_over_is_told_to_all(seen: PartitionsSeen) -> None:
-    """What was in flight when the supervisor itself killed it is not."""
     innocent, guilty = RecordsInFlight("raw-text", 0, 7, 9), RecordsInFlight("raw-text", 0, 9, 9)
     seen.start("mill-1", [innocent])
     seen.supervisor.kill("mill-1", "nobody has owned another partition")
@@ -478,7 +477,6 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(shown: Shown, hands:
 
 
 def test_a_worker_whom_no_broker_answers_is_not_up(shown: Shown) -> None:
-    """It runs, and does nothing: its state says so, and nothing is ready, though the supervisor hears from a broker."""
     shown.one.child, shown.two.child = ready(), ready()
     assert (shown.one.state, total(shown.page(), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
     shown.one.child = ready(away_since=1000.0)

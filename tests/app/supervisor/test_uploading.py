@@ -22,7 +22,6 @@ TEXTS = [Raw(b"a document of some sixty bytes, and a number behind it: %d" % num
 @pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_a_service_brings_its_store_into_a_bucket(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """The upload begins with the service, is started again when it is killed, and ends with the service."""
     settings = service_settings(broker, topic(1), tmp_path, splits={"all": 1000}, era_blocks=16)
     (stream,), share = settings.streams(), tmp_path / "share"
     share.mkdir()

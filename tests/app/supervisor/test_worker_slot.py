@@ -277,7 +277,6 @@ def script(monkeypatch: pytest.MonkeyPatch) -> StageOf:
 
 
 async def test_each_life_is_counted_from_its_own_start(script: StageOf) -> None:
-    """Short lives make the pauses longer, however long ago the first one began; a healthy one makes them short."""
     lives = [Life(10.0)] * 7 + [Life(61.0), Life(1.0)]
     played = await script(*lives, healthy=60.0, first_backoff=0.001, longest_backoff=0.02).play()
     assert [pause for _, pause in played.told[:-1]] == [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.001, 0.002]
@@ -286,7 +285,6 @@ async def test_each_life_is_counted_from_its_own_start(script: StageOf) -> None:
 
 
 async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -> None:
-    """Later each time, however often, under a cause of its own; in the end a process runs, and its life counts anew."""
     refusals = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EAGAIN, "try again")] * 3
     lives = [Life(refused=error) for error in refusals] + [Life(61.0)]
     played = await script(*lives, healthy=60.0, first_backoff=0.001, longest_backoff=0.004).play()
@@ -297,7 +295,6 @@ async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -
 
 
 async def test_a_verdict_ends_with_the_process_that_it_was_spoken_on(script: StageOf) -> None:
-    """The next process, which ends of itself, is told with its own reason and counted under its own cause."""
     lives = Life(killed="it stands still", for_ever=True), Life(code=75, words="the source moved")
     played = await script(*lives, first_backoff=0.001).play()
     assert [reason for reason, _ in played.told[:-1]] == ["it stands still", "exit code 75: the source moved"]

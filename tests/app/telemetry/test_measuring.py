@@ -239,7 +239,6 @@ def test_a_partition_that_has_work_and_gets_nowhere_is_named_with_its_stage(stat
 
 
 def test_lag_that_is_not_known_is_not_zero() -> None:
-    """While no broker is reached, the ends that were told last are old: there is no sample of what waits."""
     partitions = {TP("t", 0): at(5)}
     measure(partitions, {TP("t", 0): (5, 5)})
     assert total(samples(), LAG, topic="t") == total(samples(), AGE, topic="t") == 0

@@ -101,7 +101,6 @@ def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
 @pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_path: Path) -> None:
-    """Not ready before the mill is there; then all counts are those of the reference, and every lag ends at zero."""
     topic, stream = settings.raw_topics[0], f"{settings.raw_topics[0]}.train"
     with ExitStack() as stack:
         segment = stack.enter_context(lone("segment", settings, tmp_path))
@@ -189,7 +188,6 @@ def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
 
 @pytest.mark.slow
 def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, tmp_path: Path) -> None:
-    """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
     topic = settings.raw_topics[0]
     send_written(settings, DOCUMENTS, HOUR)
     slow = settings.model_copy(update={"function": "tests.app.own_functions:slow"})
@@ -237,7 +235,6 @@ def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings
 
 @pytest.mark.slow
 def test_what_waits_behind_an_open_transaction_is_lag_with_a_reason(settings: Settings, tmp_path: Path) -> None:
-    """In the status, its exit code and the strict probe; a flush says that it waits. Then it ends, and all goes on."""
     topic = settings.raw_topics[0]
     options = {"transactional_id": f"stays-open-{topic}", "transaction_timeout_ms": 300_000}
 
@@ -285,7 +282,6 @@ def test_a_partition_that_waits_for_a_schema_says_so_everywhere(settings: Settin
 @pytest.mark.needs("minutes")
 @pytest.mark.slow
 def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
-    """It was ready; the broker is killed; its page says since when, a number does, and lag is unknown, not 0."""
     with Broker(tmp_path / "broker") as broker:
         settings = service_settings(broker, topics_on(broker, "gone")(1), tmp_path)
         with lone("mill", settings, tmp_path) as mill:
@@ -339,7 +335,6 @@ def test_counters_never_fall_and_nothing_is_counted_twice(history: list[tuple[st
 
 
 def test_gauges_are_those_of_living_processes() -> None:
-    """A lag that a dead worker measured is nobody's; a second worker's is its own."""
     fleet = Fleet()
     fleet.heard("mill-1", 1, said(5, lag=7))
     fleet.heard("mill-2", 2, said(1, lag=3))

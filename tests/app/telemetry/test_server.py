@@ -83,7 +83,6 @@ def test_ready_is_what_the_event_loop_said_last_and_one_that_stands_still_is_unh
 
 
 def test_a_halted_partition_makes_the_strict_probe_unready_and_no_other(port: int, probes: Probes) -> None:
-    """It is named, with a few words; a long list is cut. What is not ready at all goes first."""
     halted = {"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"}
     probes.turn(None, stopped_words(halted, {}))
     assert ask(port, "/readyz") == ask(port, "/healthz") == (200, "ok\n")

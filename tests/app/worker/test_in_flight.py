@@ -10,7 +10,6 @@ from tokenmill.app.worker.in_flight import KEPT_DEATHS, Board, Deaths, Note, Rec
 
 
 def test_every_topic_fits_and_slots_are_used_again() -> None:
-    """Kafka's longest name; a partition that was given up gives its slot to another; without one nothing is noted."""
     with Board.file() as file:
         board = Board(file.fileno())
     for number in range(1000):

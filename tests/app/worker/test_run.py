@@ -157,7 +157,6 @@ async def test_an_error_that_nobody_awaits_ends_the_process(worker: Worker, ende
 
 
 async def test_a_worker_that_cannot_be_prepared_ends(worker: Worker, ended: list[BaseException]) -> None:
-    """With its reason, which says the exit code; until then, and after, it is not ready."""
     worker.error = SettingsError("set it")
     await worker.prepare()
     assert ended == [worker.error]

@@ -99,7 +99,6 @@ async def test_partitions_resume_side_by_side_in_the_background(
 async def test_what_is_given_up_is_stopped_and_resumes_no_more(
     owner: Partitions[Scripted], made: list[Scripted]
 ) -> None:
-    """Its resume is cancelled; batches that come late are let go; the next assignment begins anew."""
     await owner.assigned({ONE})
     await rest()
     await owner.assigned({ONE, TWO})
@@ -259,7 +258,6 @@ def consumer_thread(client: AIOKafkaConsumer) -> ConsumerThread:
 async def test_records_fetched_before_a_seek_are_stamped_with_the_generation_before_it(
     settings: Settings, topic: TopicFactory
 ) -> None:
-    """Under seeks at random moments, the records of each generation begin at its offset and have no gap."""
     rng, tp = random.Random(7), TP(topic(), 0)
     records, seeks = 3000, 40
     send(settings, [Raw(b"x" * 100) for _ in range(records)], tp.topic)

@@ -180,7 +180,6 @@ async def test_topics_that_are_made_are_found_at_once(watched: Watched, hands: H
 
 
 async def test_what_a_failed_look_told_before_is_forgotten(watched: Watched, hands: Hands) -> None:
-    """Nobody is measured by ends that nobody tells any more; partitions are counted anew."""
     cluster, brokers, look = watched
     await look()
     brokers.failure = KafkaError()
