@@ -1,10 +1,15 @@
-"""The dashboard and the alerts ask for what there is; systemd starts again what a new start can help."""
+"""Dashboards and alerts ask for what there is, and get it; systemd starts again what a new start can help."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +19,17 @@ import pytest
 import yaml
 
 from docs.generators.metrics_page import Described, described
+from tests.conftest import TopicFactory
+from tests.faults.alerting import Loops, producing, training
+from tests.faults.feeding import Feeder
+from tests.faults.serving import Serving
+from tests.scraping import ask, free_port
+from tests.service import Mirroring, Raw, send, service_settings
+from tests.stack.prometheus import MAY_BE_EMPTY, PROGRAM, Panel, dashboard_queries, running
 from tokenmill import errors
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.consumers import Batches, Mixture
 from tokenmill.consumers.prometheus import described as of_trainers
 from tokenmill.errors import TokenMillError
 
@@ -122,7 +136,8 @@ def test_a_dashboard_is_whole(name: str) -> None:
 
 
 def test_dashboards_lead_to_each_other() -> None:
-    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS) == 3
+    assert DASHBOARDS.keys() == {"tokenmill", "data", "training"}
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS)
     for dashboard in DASHBOARDS.values():
         assert dashboard["tags"] == [tag for link in dashboard["links"] for tag in link["tags"]] == ["tokenmill"]
 
@@ -151,6 +166,8 @@ def test_each_panel_asks_for_the_chosen_topics_and_instances(panel: dict[str, An
 def test_the_variables_are_filled_from_metrics_that_there_are(name: str) -> None:
     variables = {variable["name"]: variable for variable in DASHBOARDS[name]["templating"]["list"]}
     assert list(variables) == ["stream" if name == "training" else "topic", "instance"]
+    asked = set(re.findall(r"\$(\w+)", json.dumps(DASHBOARDS[name])))
+    assert {variable for variable in asked if not variable.startswith("__")} == variables.keys()
     for variable in variables.values():
         assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".*")
         names = set(NAME.findall(variable["definition"]))
@@ -208,3 +225,60 @@ def test_each_configuration_has_the_alerts_and_takes_more_targets(name: str) -> 
         assert all(group["targets"] for group in yaml.safe_load(example))
     volumes = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["prometheus"]["volumes"]
     assert "./deploy/targets:/etc/prometheus/targets:ro" in volumes
+
+
+SECONDS: Final = 120.0
+STEPS: Final = ({"name": "regex", "regex_exp": "a fox"}, {"name": "length", "max_words": 60})
+PACKING: Final = {"name": "rows", "long": "truncate", "short": "pad"}
+
+
+def document(rng: random.Random) -> bytes:
+    words = " ".join(rng.choice(("one", "two", "three", "a fox", "four")) for _ in range(rng.randrange(2, 75)))
+    return b"\xff\xfe\x00" if rng.random() < 0.1 else words.encode()
+
+
+def scraped(directory: Path, targets: Mapping[str, Mapping[str, int]]) -> Path:
+    jobs = []
+    for job, of in targets.items():
+        static = [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in of.items()]
+        jobs.append({"job_name": job, "static_configs": static})
+    page = {"global": {"scrape_interval": "1s"}, "scrape_configs": jobs}
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(page))
+    return directory
+
+
+def ranks(settings: Settings, stop: Callable[[], bool]) -> Loops:
+    streams = [stream.name for stream in settings.streams()]
+
+    def opened(stream: str) -> Batches:
+        return Batches(settings.store, stream, batch_size=1, seed=1, stop=stop)
+
+    mixture = Mixture({name: opened(name) for name in streams}, {streams[0]: 3, streams[1]: 1})
+    return {"plain": opened(streams[0]), "mixed": mixture}
+
+
+@pytest.mark.needs("minutes")
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="needs prometheus (Debian: apt install prometheus)")
+def test_every_query_of_every_dashboard_has_data(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    began = time.time()
+    splits = {"train": 700, "validation": 300}
+    settings = service_settings(broker, topic(2), tmp_path, splits=splits, steps=STEPS, packing=PACKING)
+    mirror_port = free_port()
+    with ExitStack() as stack:
+        service = stack.enter_context(Serving(settings, tmp_path))
+        stack.enter_context(Feeder(settings, random.Random(1), burst=30, make=document))
+        service.wait_until(lambda: all((settings.store / s.name / "eras.jsonl").exists() for s in settings.streams()))
+        stack.enter_context(Mirroring(settings, tmp_path / "mirror", port=mirror_port))
+        trainers = stack.enter_context(training(partial(ranks, settings), lambda: 0.05))
+        sender = stack.enter_context(producing(settings, tmp_path, ["four one two three\n"] * 100_000, 20_000))
+        mills = {"mill": service.port, "mirror": mirror_port}
+        targets = {"tokenmill": mills, "tokenmill-trainers": trainers, "tokenmill-producers": {"sender": sender}}
+        server = stack.enter_context(running(scraped(tmp_path, targets)))
+        service.wait_until(lambda: ask(mirror_port, "/metrics").code == 200)
+        left: list[Panel] = [panel for panel in dashboard_queries() if panel.title not in MAY_BE_EMPTY]
+        while left and time.time() - began < SECONDS:
+            send(settings, [Raw(None, 0, key=b"gone")])
+            time.sleep(1)
+            left = [panel for panel in left if not server.points(panel.expression, began)]
+    assert left == []

@@ -22,6 +22,8 @@ DASHBOARDS: Final = ROOT / "deploy" / "helm/tokenmill/files/dashboards"
 STEP_SECONDS: Final = 5
 VARIABLES: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": "5m"}
 """What Grafana would put for its own variables; all others stand for a choice, and all is chosen."""
+MAY_BE_EMPTY: Final = {"Time to catch up, by topic"}
+"""Where nothing waits, there is nothing to catch up with."""
 
 
 class Panel(NamedTuple):

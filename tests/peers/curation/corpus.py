@@ -11,6 +11,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -51,14 +52,8 @@ def man_page(path: Path) -> str:
 def translations(path: Path) -> str:
     with path.open("rb") as file:
         catalogue = gettext.GNUTranslations(file)
-    messages: dict[object, str] = getattr(catalogue, "_catalog", {})
-    paragraphs = ["\n".join(group) for group in _groups([str(text) for text in messages.values()])]
-    return "\n\n".join(paragraphs)
-
-
-def _groups(messages: list[str]) -> Iterator[list[str]]:
-    for begin in range(1, len(messages), 5):  # the first one is the catalogue's header
-        yield messages[begin : begin + 5]
+    _header, *messages = map(str, getattr(catalogue, "_catalog", {}).values())
+    return "\n\n".join("\n".join(messages[begin : begin + 5]) for begin in range(0, len(messages), 5))
 
 
 KINDS: Final = (
@@ -73,20 +68,13 @@ KINDS: Final = (
 def documents(count: int) -> Iterator[str]:
     """Yield ``count`` different documents, or as many as there are; none has NULs alone or lone surrogates."""
     seen: set[bytes] = set()
-    streams = [(kind.share, _of_kind(kind)) for kind in KINDS]
-    given = [0] * len(streams)
-    ended = [False] * len(streams)
-    while len(seen) < count and not all(ended):
-        behind = min(
-            (number for number in range(len(streams)) if not ended[number]),
-            key=lambda number: given[number] / streams[number][0],
-        )
-        text = next(streams[behind][1], None)
+    streams, given = {kind: _of_kind(kind) for kind in KINDS}, dict.fromkeys(KINDS, 0)
+    while len(seen) < count and streams:
+        behind = min(streams, key=lambda kind: given[kind] / kind.share)
+        text = next(streams[behind], None)
         if text is None:
-            ended[behind] = True
-            continue
-        digest = blake2b(text.encode(), digest_size=12).digest()
-        if digest not in seen:
+            del streams[behind]
+        elif (digest := blake2b(text.encode(), digest_size=12).digest()) not in seen:
             seen.add(digest)
             given[behind] += 1
             yield text
@@ -95,15 +83,9 @@ def documents(count: int) -> Iterator[str]:
 def _of_kind(kind: Kind) -> Iterator[str]:
     files = {path.resolve() for root in kind.roots for path in _files(root, kind.endings)}
     for path in sorted(files, key=lambda path: blake2b(str(path).encode(), digest_size=8).digest()):
-        try:
-            if path.stat().st_size <= MAX_FILE_BYTES:
-                text = kind.read(path)
-            else:
-                continue
-        except (OSError, EOFError, LookupError, ValueError, struct.error, zlib.error):
-            continue  # not of the kind that its name says
-        if "\0" not in text[:1000]:
-            yield from _cut(text)
+        with suppress(OSError, EOFError, LookupError, ValueError, struct.error, zlib.error):  # not what its name says
+            if path.stat().st_size <= MAX_FILE_BYTES and "\0" not in (text := kind.read(path))[:1000]:
+                yield from _cut(text)
 
 
 def _files(root: Path, endings: tuple[str, ...]) -> Iterable[Path]:
@@ -114,11 +96,10 @@ def _files(root: Path, endings: tuple[str, ...]) -> Iterable[Path]:
 
 def _cut(text: str) -> Iterator[str]:
     """Yield consecutive paragraphs together, of different lengths, from places all over the text."""
-    paragraphs = _EMPTY_LINES.split(text)
     pieces: list[str] = []
-    length, number = 0, len(text)
     found: list[str] = []
-    for paragraph in paragraphs:
+    length, number = 0, len(text)
+    for paragraph in _EMPTY_LINES.split(text):
         pieces.append(paragraph)
         length += len(paragraph) + 2
         if length >= LENGTHS[number % len(LENGTHS)]:
@@ -126,5 +107,4 @@ def _cut(text: str) -> Iterator[str]:
             pieces, length, number = [], 0, number + 7
     if pieces and not found:
         found.append("\n\n".join(pieces)[:MAX_LENGTH])
-    step = -(-len(found) // MAX_FROM_FILE) if found else 1
-    yield from found[::step]
+    yield from found[:: -(-len(found) // MAX_FROM_FILE) or 1]
