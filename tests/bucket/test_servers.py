@@ -18,7 +18,7 @@ from obstore.store import from_url
 from tests import commands
 from tests.app.buckets.scene import uploaded_to, whole_store
 from tests.app.buckets.test_mirrors import files
-from tests.app.buckets.test_upload_command import objects, without_heads
+from tests.app.buckets.test_uploads import objects, without_heads
 from tests.bucket.server import Server, Way, login
 from tests.faults.test_buckets import OPTIONS, known
 from tests.store.chains import STREAM

@@ -1,28 +1,39 @@
-"""A reader written from docs/format.md alone, and what it must see.
+"""Readers written from docs/format.md alone, and what they must see; nothing of TokenMill is used for reading.
 
-`PlainReader` uses struct, zlib and json, `plain_eras` xxhash, too. The tests write stores with TokenMill; nothing of it
-is used for reading.
+`PlainReader` and `read_header` use struct, zlib and json, `plain_eras` and `rolled` xxhash, too; what reads messages is
+confluent-kafka. `pack` makes the blocks of the packing ``fit``.
 """
 
 import json
+import random
 import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import confluent_kafka
+import numpy as np
 import pytest
 import xxhash
 
+from docs.generators.site import ROOT
+from tests.conftest import TopicFactory
+from tests.mills import PARTITION, RECIPE, flush, make_source, named, text, write
 from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.segments.retiring import retire
+from tokenmill.app.settings import Settings
+from tokenmill.documents import Record
 from tokenmill.reading import Blocks
 from tokenmill.store import PartitionWriter, Store, open_eras, open_partition
+from tokenmill.wire.message import HEADER_NAME, encode_header
 from tokenmill.wire.pieces import decode_entry
 
-PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 SIZES = {"uint8": ("B", 1), "uint16": ("H", 2), "uint32": ("I", 4)}
 
 
@@ -164,20 +175,17 @@ def test_the_page_and_the_reader_agree_on_a_torn_tail(tmp_path: Path) -> None:
         assert plain == list(range(open_partition(store.path, STREAM, 0).blocks))
 
 
-def test_sealed_segments_alone_are_enough(tmp_path: Path) -> None:
-    store, _ = written(tmp_path, "uint16")
-    for file in {*directory_of(store).glob("*.commits"), *directory_of(store).glob(f"{8:012d}.*")}:
-        file.unlink()
-    assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(8))
-
-
-def test_the_page_says_where_a_partition_begins(tmp_path: Path) -> None:
+def test_the_page_says_where_a_partition_begins_and_sealed_segments_alone_are_enough(tmp_path: Path) -> None:
     store, _ = written(tmp_path, "uint16")
     kept = {path: path.read_bytes() for path in directory_of(store).glob(f"{0:012d}.*")}
     retire(store.path, STREAM, 0, 4)
     for path, data in kept.items():
         path.write_bytes(data)
     assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(4, 10))
+    (directory_of(store) / "start.json").unlink()
+    for file in {*directory_of(store).glob("*.commits"), *directory_of(store).glob(f"{8:012d}.*")}:
+        file.unlink()
+    assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(8))
 
 
 def plain_eras(directory: Path) -> list[dict[str, Any]]:
@@ -221,10 +229,204 @@ def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     info = make_info(block_tokens=1025)
     fill(make_store(tmp_path / "store", info), info, make_chain(info, 4), [4])
     monkeypatch.chdir(tmp_path)
-    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs/format.md").read_text(), re.DOTALL)
     assert snippets
     for snippet in snippets:
         names: dict[str, Any] = {}
         exec(snippet, names)  # noqa: S102 - code of our own page
         assert names["x"].shape == names["y"].shape == (4, 1024)
         assert names["x"][:, 1:].tolist() == names["y"][:, :-1].tolist()
+
+
+FIXED = struct.Struct("<4s16sQI44s16s16sIII")
+CURSOR = struct.Struct("<qqQqIq")
+RECORDS = [named(0, "a", "hello, world"), text(2, "naïve"), flush(3), named(5, 7, "x" * 23), text(6, "left over")]
+
+
+class Header(NamedTuple):
+    fingerprint: bytes
+    first: int
+    blocks: int
+    cursor: tuple[int, ...]
+    before: bytes
+    after: bytes
+    totals: dict[str, Any]
+    entries: bytes
+    open_tokens: bytes
+
+
+def read_header(data: bytes) -> Header:
+    magic, fingerprint, first, count, cursor, before, after, totals, entries, opened = FIXED.unpack_from(data)
+    assert magic == b"TMm1"
+    assert zlib.crc32(data[:-4]) == struct.unpack("<I", data[-4:])[0]
+    at = FIXED.size
+    parts = []
+    for size in (totals, entries, opened):
+        parts.append(data[at : at + size])
+        at += size
+    assert at == len(data) - 4
+    place = CURSOR.unpack(cursor)
+    return Header(fingerprint, first, count, place, before, after, json.loads(parts[0]), parts[1], parts[2])
+
+
+def cut_entries(data: bytes) -> list[bytes]:
+    found = []
+    while data:
+        pieces, metas = struct.unpack_from("<II", data)
+        size = 8 + 24 * pieces + metas
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+def rolled(header: Header, value: bytes) -> bytes:
+    chain = header.before
+    size = len(value) // header.blocks if header.blocks else 0
+    for number, entry in enumerate(cut_entries(header.entries) if header.blocks else []):
+        chain = xxhash.xxh3_128_digest(chain + value[number * size : (number + 1) * size] + entry)
+    return chain
+
+
+def read_with_confluent(broker: Broker, topic: str, count: int) -> list[confluent_kafka.Message]:
+    client = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "somebody-else"})
+    client.assign([confluent_kafka.TopicPartition(topic, PARTITION, 0)])
+    found: list[confluent_kafka.Message] = []
+    while len(found) < count:
+        found += client.consume(count - len(found), timeout=10)
+    client.close()
+    return found
+
+
+def header_of(message: confluent_kafka.Message) -> Header:
+    found = dict(message.headers() or [])["tokenmill"]
+    assert isinstance(found, bytes)
+    return read_header(found)
+
+
+async def test_another_client_reads_all_that_the_page_says(broker: Broker, topic: TopicFactory) -> None:
+    source = make_source(RECIPE)
+    messages = write(source, RECIPE, RECORDS, (2,), message_bytes=250, carries=(False, False, True))
+    name = topic(PARTITION + 1)
+    async with producer(Settings(bootstrap_servers=broker.bootstrap_servers)) as client:
+        for sent in messages:
+            headers = [(HEADER_NAME, encode_header(sent))]
+            await client.send_and_wait(name, bytes(sent.tokens), partition=PARTITION, headers=headers)
+    found = read_with_confluent(broker, name, len(messages))
+    blocks = source.blocks(RECIPE, RECORDS)
+    tokens: list[Any] = []
+    chain = xxhash.xxh3_128_digest(b"tokenmill chain 1" + RECIPE.fingerprint + struct.pack("<I", PARTITION))
+    for message in found:
+        header = header_of(message)
+        value = message.value() or b""
+        assert header.fingerprint == RECIPE.fingerprint
+        assert (header.first, header.before) == (len(tokens), chain)
+        assert rolled(header, value) == header.after
+        chain = header.after
+        tokens += list(np.frombuffer(value, "<u1").reshape(header.blocks, RECIPE.block_tokens))
+        if header.blocks:
+            last = blocks[len(tokens) - 1]
+            assert header.totals == last.totals.to_dict()
+            assert header.cursor[:3] == (last.cursor.next_offset, last.cursor.taken, len(tokens))
+            assert [*cut_entries(header.entries)] == [b.entry for b in blocks[header.first : len(tokens)]]
+    assert [row.tobytes() for row in tokens] == [block.tokens for block in blocks]
+    header = header_of(found[-1])  # a carry behind all records: it holds the open block's tokens and pieces
+    full = len("left over\0") // RECIPE.block_tokens * RECIPE.block_tokens
+    assert (header.blocks, found[-1].value() or b"") == (0, b"")
+    assert header.open_tokens == b"left over\0"[full:]
+    assert header.cursor[:3] == (RECORDS[-1].offset + 1, 0, len(blocks))
+    (entry,) = cut_entries(header.entries)
+    assert struct.unpack_from("<IIqq", entry, 8) == (0, 0, RECORDS[-1].offset, full)
+
+
+SIZE, MOST_OPEN, AGE, PADDING = 16, 3, 12, 0
+Piece = tuple[int, int, int]  # start, offset, position
+
+
+def pack(records: list[Record]) -> tuple[list[tuple[list[int], list[Piece]]], list[dict[str, Any]]]:  # noqa: C901
+    """Return the blocks that leave, and those that are open at the end; a record without a value is a flush."""
+    left: list[tuple[list[int], list[Piece]]] = []
+    opened: list[dict[str, Any]] = []
+
+    def close(block: dict[str, Any], offset: int) -> None:
+        opened.remove(block)
+        pieces = [*block["pieces"], (len(block["tokens"]), offset, -1)]
+        left.append((block["tokens"] + [PADDING] * (SIZE - len(block["tokens"])), pieces))
+
+    for record in records:
+        while opened and opened[0]["pieces"][0][1] + AGE < record.offset:
+            close(opened[0], opened[0]["pieces"][0][1] + AGE + 1)
+        if record.value is None:
+            while opened:
+                close(opened[0], record.offset)
+            continue
+        tokens, at = [*record.value, 0], 0
+        while len(tokens) - at >= SIZE:
+            left.append((tokens[at : at + SIZE], [(0, record.offset, at)]))
+            at += SIZE
+        rest = tokens[at:]
+        if not rest:
+            continue
+        fitting = [block for block in opened if SIZE - len(block["tokens"]) >= len(rest)]
+        if not fitting:
+            if len(opened) == MOST_OPEN:
+                close(max(opened, key=lambda block: len(block["tokens"])), record.offset)
+            fitting = [{"tokens": [], "pieces": [], "references": []}]
+            opened += fitting
+        block = max(fitting, key=lambda block: len(block["tokens"]))
+        block["pieces"].append((len(block["tokens"]), record.offset, at))
+        block["references"].append((record.offset, at, len(rest), zlib.crc32((record.key or b"") + record.value)))
+        block["tokens"] += rest
+        if len(block["tokens"]) == SIZE:
+            opened.remove(block)
+            left.append((block["tokens"], block["pieces"]))
+    return left, opened
+
+
+def read_references(header: bytes) -> list[list[tuple[int, int, int, int]]]:
+    magic, *_ = struct.unpack_from("<4s", header)
+    totals, entries, opened = struct.unpack_from("<III", header, 108)
+    assert struct.unpack("<I", header[-4:])[0] == zlib.crc32(header[:-4])
+    if magic == b"TMm1":
+        assert len(header) == 120 + totals + entries + opened + 4
+        return []
+    assert magic == b"TMm2"
+    (size,) = struct.unpack_from("<I", header, 120)
+    at = 124 + totals + entries + opened
+    assert len(header) == at + size + 4
+    (count,) = struct.unpack_from("<I", header, at)
+    pieces = struct.unpack_from(f"<{count}I", header, at + 4)
+    rows = list(struct.iter_unpack("<qIII", header[at + 4 + 4 * count : at + size]))
+    assert len(rows) == sum(pieces)
+    return [[rows.pop(0) for _ in range(number)] for number in pieces]
+
+
+def read_entry(entry: bytes) -> list[Piece]:
+    (count,) = struct.unpack_from("<I", entry)
+    return [(s, offset, position) for s, _, offset, position in struct.iter_unpack("<IIqq", entry[8 : 8 + 24 * count])]
+
+
+def test_the_page_makes_the_same_blocks() -> None:
+    """Documents of up to three blocks, flushes, gaps; and after each message the open blocks that it names."""
+    parameters = {"open_blocks": MOST_OPEN, "max_age_offsets": AGE}
+    source = make_source(replace(RECIPE, block_tokens=SIZE, packing="fit", packing_parameters=parameters))
+    (recipe,) = source.recipes
+    rng, records, offset = random.Random(5), list[Record](), 0
+    for _ in range(300):
+        offset += rng.choice([1, 1, 1, 2, 20])
+        size = rng.choice([1, 2, 5, 9, 15, 16, 40])
+        records.append(flush(offset) if rng.random() < 0.03 else text(offset, rng.choice("abcde") * size))
+    done = 0
+    messages = write(source, recipe, records, (1,), carries=(True,))
+    expected, _ = pack(records)
+    blocks = [
+        (list(bytes(message.tokens)[n * SIZE : (n + 1) * SIZE]), read_entry(entry))
+        for message in messages
+        for n, entry in enumerate(message.entries)
+    ]
+    assert blocks == expected
+    for message in messages:
+        if message.is_carry and rng.random() < 0.2:
+            _, opened = pack([record for record in records if record.offset < message.cursor.next_offset])
+            assert read_references(encode_header(message)) == [block["references"] for block in opened]
+            done += bool(opened)
+    assert done

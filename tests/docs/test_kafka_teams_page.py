@@ -7,13 +7,14 @@ from typing import Final
 
 import pytest
 
+from docs.generators.site import ROOT
 from tests.app.milling.decoding.opened import Registry, answer, avro, framed, opened, written
 from tests.strategies import json_bytes
 from tokenmill.app.milling.decoding import FORMATS, MODES, REASONS
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.documents import Document
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
+PAGE: Final = (ROOT / "docs/kafka_teams.md").read_text()
 
 
 def tables() -> list[list[list[str]]]:
@@ -33,17 +34,13 @@ def test_its_settings_load(tmp_path: Path) -> None:
         (tmp_path / "tokenmill.toml").write_text(block)
         settings = load_settings(config=tmp_path / "tokenmill.toml")
         values = tomllib.loads(block)
-        assert {str(getattr(settings, name)) for name in values} == {
-            str(tuple(value) if isinstance(value, list) else value) for value in values.values()
-        }
+        wanted = {str(tuple(value) if isinstance(value, list) else value) for value in values.values()}
+        assert {str(getattr(settings, name)) for name in values} == wanted
 
 
-def test_every_mode_and_no_other_is_in_its_table() -> None:
+def test_it_names_every_mode_and_no_setting_or_reason_that_there_is_not() -> None:
     (table,) = [table for table in tables() if any("kcat" in row[0] for row in table)]
     assert {mode for row in table for mode in quoted(row[1])} == {*MODES, "module:function"}
-
-
-def test_what_it_calls_settings_and_reasons_is_some() -> None:
     names = {name for name in quoted(PAGE) if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
     others = {"tokenmill_partitions"} | REASONS | set(FORMATS)
     assert names - others <= set(Settings.model_fields)

@@ -3,11 +3,17 @@
 import ast
 import re
 import tomllib
+from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from docs.generators.site import ROOT
+from tokenmill.app.milling.document_columns import DocumentColumns
+from tokenmill.app.milling.steps import Rejected, pipeline
+from tokenmill.app.milling.steps.pipeline import open_pipeline, read_pipeline, steps_as_toml
+from tokenmill.documents import Document, Limits
 
 MAP: Final = (ROOT / "docs/architecture.md").read_text()
 CORE: Final = (ROOT / "docs/core.md").read_text()
@@ -33,14 +39,11 @@ def test_folders_modules_and_targets_of_contributing_are_there() -> None:
     assert set(re.findall(r"`make ([a-z-]+)", CONTRIBUTING)) <= targets
 
 
-def test_the_map_names_every_package_and_stays_short() -> None:
+def test_the_map_names_every_package_and_every_decision_is_in_their_index() -> None:
     assert len(MAP.splitlines()) <= 250
     tree = MAP.split("## Where things are")[1].split("```")[1]
     packages = {path.parent.name for room in ("app", "tokenmill") for path in (ROOT / room).glob("*/__init__.py")}
     assert packages == set(re.findall(r"^  (\w+)/", tree, re.MULTILINE))
-
-
-def test_every_page_of_decisions_is_in_their_index() -> None:
     index = (ROOT / "docs/decisions/README.md").read_text()
     pages = {name.rpartition("/")[2] for name in DECISIONS}
     assert pages - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
@@ -88,3 +91,17 @@ def test_the_security_page_says_what_is_trusted() -> None:
     assert rows["writers of `tokens.*` and `control.*`"] == "**yes**"
     assert "Hashes detect damage, not forgery" in SECURITY
     assert "allow_flush = false" in SECURITY
+
+
+def test_the_example_is_a_step_like_every_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "digits_of_the_page.py").write_text(re.findall(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    assert isinstance(pipeline.STEPS, dict)
+    monkeypatch.setitem(pipeline.STEPS, "digits", import_module("digits_of_the_page").DigitsStep)
+    read = read_pipeline([{"name": "digits", "most": 0.25}])
+    (step,) = open_pipeline(read.entries, limits=Limits(1000, 100, 100))
+    texts = DocumentColumns.without_fields(["a1b2c3", "abc1"], [None, None])
+    assert list(step.many(texts)) == [(0, Rejected("too_many_digits"))]
+    assert step(Document("abc1")) == Document("abc1")
+    assert step.describe() == {"name": "digits", "version": 1, "most": 0.25}
+    assert "Largest share of characters that are digits" in steps_as_toml(read.entries)

@@ -10,6 +10,7 @@ from zipfile import ZipFile
 import pytest
 from typer.main import get_command
 
+from docs.generators.site import ROOT
 from tests.app.sources.files import as_lines, write_csv, write_jsonl, write_parquet
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
@@ -22,18 +23,15 @@ from tokenmill.app.sources.encodings import SUFFIXES
 from tokenmill.app.sources.formats import BY_SUFFIX
 from tokenmill.app.sources.paths import ZIP
 
-PAGE = (Path(__file__).parents[2] / "docs" / "produce.md").read_text()
+PAGE = (ROOT / "docs/produce.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 ELSEWHERE = {"--help", "--config", "--json", "--resume", "--no-resume"}
 """Options that all commands have, or that the page says in other words."""
 
 
 SHOUTING = """
-def shout(row):
-    return {**row, 'story': row['story'].upper()}
-
-def shout_all(rows):
-    return [row['text'].upper() for row in rows]
+shout = lambda row: {**row, 'story': row['story'].upper()}
+shout_all = lambda rows: [row['text'].upper() for row in rows]
 """
 
 
@@ -69,14 +67,8 @@ def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tm
             "PYTHONPATH": str(tmp_path),
             "TOKENMILL_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
         }
-        done = subprocess.run(
-            ["/bin/bash", "-euo", "pipefail", "-c", line.replace("raw-text", raw)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["/bin/bash", "-euo", "pipefail", "-c", line.replace("raw-text", raw)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}: {done.stdout}\n{done.stderr}"
         assert re.search(r"^[1-9]\d* documents?, ", done.stdout, re.MULTILINE), line
 

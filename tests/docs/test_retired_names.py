@@ -8,28 +8,16 @@ from typing import Final, NamedTuple
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = sorted(
-    path
-    for pattern in (
-        "*.md",
-        "docs/*.md",
-        "docs/decisions/*.md",
-        "deploy/**/*.md",
-        "deploy/**/*.yml",
-        "deploy/**/*.json",
-        "docker-compose.yml",
-        "Makefile",
-        ".env.example",
-    )
-    for path in ROOT.glob(pattern)
-)
+from docs.generators.site import ROOT
+
+PATTERNS: Final = ("*.md", "docs/*.md", "docs/decisions/*.md", "docker-compose.yml", "Makefile", ".env.example")
+DEPLOYED: Final = ("deploy/**/*.md", "deploy/**/*.yml", "deploy/**/*.json")
+PAGES: Final = sorted(path for pattern in (*PATTERNS, *DEPLOYED) for path in ROOT.glob(pattern))
 """What users read. docs/settings.md and the pages of metrics hold every setting's description and metric's help."""
 FOLDERS: Final = sorted(
     {path.parent for code in ("app", "tokenmill", "consumers") for path in (ROOT / code).rglob("*.py")}
 )
-WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-"""One word of a name in snake or camel case."""
+WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")  # one word of a name in snake or camel case
 
 
 class Retired(NamedTuple):
@@ -39,8 +27,7 @@ class Retired(NamedTuple):
     now: str
     in_text: str = ""
     """A regular expression that no page may match; empty for words that have another, ordinary use in a text."""
-    in_names: bool = False
-    """Whether the name may not even be one word of a module's, class's or function's name."""
+    in_names: bool = False  # whether the name may not even be one word of a module's, class's or function's name
 
 
 RETIRED: Final = (
@@ -113,31 +100,19 @@ def test_pages_use_the_words_of_the_field(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_code_uses_the_words_of_the_field(folder: Path) -> None:
-    """Neither a comment, a docstring, a log line nor a variable has a word that no page may have."""
-    assert {path.name: found for path in folder.glob("*.py") if (found := places_in_text(path.read_text()))} == {}
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
-def test_code_has_no_retired_name(folder: Path) -> None:
+    """Neither a name nor a comment, a docstring, a log line or a variable has a word that no page may have."""
+    files = sorted(folder.glob("*.py"))
+    assert {path.name: found for path in files if (found := places_in_text(path.read_text()))} == {}
     assert not is_retired(folder.name, whole=True)
-    assert [
-        f"{path.name}: {name}"
-        for path in sorted(folder.glob("*.py"))
-        for name, whole in named_in(path)
-        if is_retired(name, whole=whole)
-    ] == []
+    named = [(path.name, name, whole) for path in files for name, whole in named_in(path)]
+    assert [(file, name) for file, name, whole in named if is_retired(name, whole=whole)] == []
 
 
 def test_what_is_searched_is_there() -> None:
     """A moved folder or page must not make the others pass over nothing."""
     names = {str(path.relative_to(ROOT)) for path in (*PAGES, *FOLDERS)}
-    assert {
-        "README.md",
-        "SECURITY.md",
-        "docs/settings.md",
-        "docs/metrics.md",
-        "deploy/helm/tokenmill/files/alerts.yml",
-    } <= names
+    assert {"README.md", "SECURITY.md", "docs/settings.md", "docs/metrics.md"} <= names
+    assert "deploy/helm/tokenmill/files/alerts.yml" in names
     assert {"app/kafka", "app/mill", "tokenmill", "tokenmill/wire", "consumers"} <= names
 
 

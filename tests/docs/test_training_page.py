@@ -5,8 +5,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,26 +19,38 @@ from hypothesis import strategies as st
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from tests.consumers.mixtures import alone, open_mixture, rows_of, stores_of
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
 from tokenmill.eras import Permutation
 from tokenmill.errors import InputError, StoreError
+from tokenmill.samples.mixing import Course, Point, Schedule
 from tokenmill.store import Store, StreamInfo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
+def session(text: str, least: int) -> dict[str, Any]:
+    """Run a session; each of its lines must print what stands there. Return its variables."""
+    test = doctest.DocTestParser().get_doctest(text, {}, "training.md", None, 0)
+    lines: list[str] = []
+    failed, tried = doctest.DocTestRunner(verbose=False).run(test, out=lines.append, clear_globs=False)
+    assert not failed, "".join(lines)
+    assert tried > least
+    return test.globs
+
+
 @pytest.fixture(scope="module")
 def example() -> dict[str, Any]:
-    """Run the page's session; each of its lines must print what stands there. Return its variables."""
-    test = doctest.DocTestParser().get_doctest(PAGE, {}, "training.md", None, 0)
-    assert len(test.examples) > 20
-    lines: list[str] = []
-    failed, _ = doctest.DocTestRunner(verbose=False).run(test, out=lines.append, clear_globs=False)
-    assert not failed, "".join(lines)
-    return test.globs
+    return session(PAGE, 20)
+
+
+@pytest.fixture(scope="module")
+def page() -> SimpleNamespace:
+    """Return the functions of the section on mixtures, which needs no other."""
+    return SimpleNamespace(**session(PAGE.partition("## Mixtures\n")[2].partition("\n## ")[0], 8))
 
 
 def rows_in(batches: Batches) -> list[list[int]]:
@@ -61,14 +75,12 @@ def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any]
     assert example["agrees"](example["state"], (tmp_path / STREAM / "eras.jsonl").read_bytes().splitlines())
     batches.load_state_dict(example["state"])
     batch = next(iter(batches))
-
     place = tuple(int(column[2]) for column in batch.samples)
     assert place == (example["partition"], example["block"], example["view"])
     file = tmp_path / f"raw-text.train/{example['partition']}/{example['segment']:012d}.bin"
     tokens = np.frombuffer(file.read_bytes()[example["start"] :][: 513 * 2], info.dtype).tolist()
     assert [*batch.x[2].tolist(), int(batch.y[2, -1])] == tokens
     assert {source.block for source in batch.sources()[2]} <= {5668}
-
     state = batches.state_dict()
     assert f'`"sample": {state["sample"]}` and `"ranges": {state["ranges"]}`' in PAGE
     assert batch.step == 625
@@ -225,3 +237,84 @@ def test_what_is_changed_in_x_leaves_y_alone_where_the_page_says(*, widen: bool)
     before = y.clone()
     x[:, 1:] = 7
     assert torch.equal(y, before) == widen
+
+
+BY_POINTS = [(0, {"web": 3}), (20, {"web": 1, "code": "1/2"}), (62, {"books": 1, "code": 1, "web": 0.5})]
+LEAVE = [(0, {"web": "7/10", "code": "2/10", "books": "3/10"}), (40, {"web": 1, "code": 2, "books": "1/9"})]
+
+
+@pytest.mark.parametrize(
+    ("eras", "points", "options", "least"),
+    [
+        ((3, 6, 12), [(0, {"web": "7/10", "code": "2/10", "books": "1/10"}), (50, {"web": 1, "code": 2})], {}, 81),
+        ((3, 6, 12), BY_POINTS, {"linear": True}, 71),
+        ((3, 6, 12), BY_POINTS, {"linear": True, "unit": "step"}, 71),
+        ((2, 3, 9), LEAVE, {"at_end": "leave"}, None),
+        ((2, 3, 9), LEAVE, {"linear": True, "at_end": "leave"}, None),
+    ],
+    ids=["a change", "steadily", "steadily, by step", "streams leave", "streams leave, steadily"],
+)
+def test_a_mixture_gives_what_the_page_says(
+    page: SimpleNamespace, tmp_path: Path, *, eras: tuple[int, ...], points: Any, options: Any, least: int | None
+) -> None:
+    """Each stream in its own order, until one ends, or all have left one after the other and given what they had."""
+    stores = stores_of(tmp_path, dict(zip(("books", "code", "web"), eras, strict=True)))
+    own = {name: [*rows] for name, rows in alone(stores).items()}
+    has = {} if least else {name: len(rows) for name, rows in own.items()}
+    said = [(start // 2, weights) for start, weights in points] if "unit" in options else points
+    rows = rows_of(open_mixture(stores, said, options, **({} if least else {"batch_size": 1})))
+    names = page.mixed(page.steadily(points) if "linear" in options else points, sum(has.values()) or len(rows), has)
+    assert rows == [(name, own[name][names[:at].count(name)]) for at, name in enumerate(names)]
+    assert len(rows) >= least if least else len(rows) == sum(has.values())
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_the_parts_of_a_steady_change_are_those_of_the_page(page: SimpleNamespace, first: int, second: int) -> None:
+    points = [
+        (0, {"a": Fraction(3)}),
+        (first, {"a": Fraction(1), "b": Fraction(2, 3)}),
+        (first + second, {"b": Fraction(1)}),
+    ]
+    pieces = Schedule(tuple(Point(*point) for point in points), linear=True).plan.pieces
+    assert [(start, dict(zip("ab", weights, strict=True))) for start, weights in pieces] == [
+        (start, {name: weights.get(name, 0) / sum(weights.values()) for name in "ab"})
+        for start, weights in page.steadily(points)
+    ]
+
+
+schedules = st.lists(
+    st.tuples(
+        st.integers(1, 40),
+        st.dictionaries(st.sampled_from("abcde"), st.fractions(Fraction(1, 12), 9, max_denominator=12), min_size=1),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(
+    schedules,
+    st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    st.sampled_from(["linear", "at once"]),
+    st.dictionaries(st.sampled_from("abcde"), st.integers(0, 30)),
+)
+def test_the_rule_on_the_page_is_ours(
+    page: SimpleNamespace, parts: Any, strides: list[int], change: str, has: dict[str, int]
+) -> None:
+    """For any weights, however many samples are asked for at a time; no stream is off by a whole sample."""
+    starts = np.cumsum([0, *(length for length, _ in parts)])[:-1].tolist()
+    points = [(start, weights) for start, (_, weights) in zip(starts, parts, strict=True)]
+    schedule = Schedule(tuple(Point(start, weights) for start, weights in points), linear=change == "linear")
+    course = Course(schedule, 0, [0] * len(schedule.names), lambda name, _: has.get(name))
+    found: list[str] = []
+    for stride in strides:
+        streams, numbers = course.draw(np.arange(course.place, course.place + stride), course.place + stride)
+        for stream, number in zip(streams.tolist(), numbers.tolist(), strict=True):
+            assert number == found.count(schedule.names[stream])
+            found.append(schedule.names[stream])
+        if not has:
+            wanted = schedule.plan.wanted(course.place)
+            assert all(abs(taken - part) < 1 for taken, part in zip(course.taken, wanted, strict=True))
+    assert found == page.mixed(page.steadily(points) if change == "linear" else points, sum(strides), has)
+    if not has:
+        assert Course(schedule, 0, [0] * len(schedule.names)).go_to(course.place).taken == course.taken

@@ -15,6 +15,7 @@ from tests.examples.test_train_gpt import BATCH, ERAS, EXAMPLE, GrowingStore
 from tests.store.chains import STREAM
 from tokenmill.errors import InputError, StoreError
 
+Train = Callable[..., None]
 NO_WHOLES: Final = ("", "x", "1.5", "4.0", "nan", "inf", "True", "1e3", "0x10", "٤", "9" * 5000)
 WHOLES: Final = (*NO_WHOLES, "0", "-1", str(1 << 63))
 NUMBERS: Final = ("", "x", "nan", "inf", "-inf", "-1", "0", "True", "1e999")
@@ -104,23 +105,26 @@ def test_right_values_are_what_they_say(parse: Callable[..., Namespace], tmp_pat
     assert found.checkpoint == tmp_path / "new"
 
 
-class Runs:
-    def __init__(self, load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-        self.store = GrowingStore(path / "store")
-        self.store.grow_to(len(ERAS))
-        self.checkpoint = path / "gpt.pt"
-        self._load, self._monkeypatch = load, monkeypatch
-
-    def run(self, *given: str, stream: str = STREAM) -> None:
-        tiny = ["--cpu", "--timeout=20", "--width=8", "--heads=2", "--layers=1", "--no-compile"]
-        arguments = ["train_gpt.py", str(self.store.path), stream, *tiny, f"--batch-size={BATCH}", *given]
-        self._monkeypatch.setattr(sys, "argv", arguments)
-        self._load("train_gpt").main()
-
-
 @pytest.fixture
-def runs(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
-    return Runs(load, monkeypatch, tmp_path)
+def train(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Return what runs the example in this process, on a store that is complete and a CPU, with a model of no size."""
+    store = GrowingStore(tmp_path / "store")
+    store.grow_to(len(ERAS))
+
+    def run(*given: str, stream: str = STREAM) -> None:
+        tiny = [
+            "--cpu",
+            "--timeout=20",
+            "--width=8",
+            "--heads=2",
+            "--layers=1",
+            "--no-compile",
+            f"--batch-size={BATCH}",
+        ]
+        monkeypatch.setattr(sys, "argv", ["train_gpt.py", str(store.path), stream, *tiny, *given])
+        load("train_gpt").main()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -136,47 +140,50 @@ def runs(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp
         (["--metrics-port=80", "--metrics-host=203.0.113.1"], r"host is '203\.0\.113\.1' and port 80"),
     ],
 )
-def test_what_only_the_store_can_tell_is_refused_by_name(runs: Runs, given: list[str], told: str) -> None:
+def test_what_only_the_store_can_tell_is_refused_by_name(train: Train, given: list[str], told: str) -> None:
     """As one line; a run that cannot make one step does not end as if it had."""
     with pytest.raises((InputError, StoreError), match=told):
-        runs.run(*given)
+        train(*given)
 
 
-def test_a_stream_that_cannot_be_is_not_waited_for(runs: Runs) -> None:
+def test_a_stream_that_cannot_be_is_not_waited_for(train: Train) -> None:
     with pytest.raises(StoreError, match="is no stream name"):
-        runs.run(stream="raw/text")
+        train(stream="raw/text")
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"no checkpoint", {"model": {}}, {"model": {}, "optimizer": {}, "data": {}}, [1], {"model": 5}]
 )
-def test_a_file_that_is_no_checkpoint_is_named(runs: Runs, content: Any) -> None:
+def test_a_file_that_is_no_checkpoint_is_named(train: Train, tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "gpt.pt"
     if isinstance(content, bytes):
-        runs.checkpoint.write_bytes(content)
+        file.write_bytes(content)
     else:
-        torch.save(content, runs.checkpoint)
-    with pytest.raises(InputError, match=rf"--checkpoint {runs.checkpoint} holds no such model .* or another file"):
-        runs.run(f"--checkpoint={runs.checkpoint}")
+        torch.save(content, file)
+    with pytest.raises(InputError, match=rf"--checkpoint {file} holds no such model .* or another file"):
+        train(f"--checkpoint={file}")
 
 
-def test_steps_that_were_made_are_not_made_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.run(f"--checkpoint={runs.checkpoint}", "--steps=3")
+def test_steps_that_were_made_are_not_made_again(
+    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = f"--checkpoint={tmp_path / 'gpt.pt'}"
+    train(checkpoint, "--steps=3")
     assert "step      3" in capsys.readouterr().out
     for steps in (3, 2):
-        runs.run(f"--checkpoint={runs.checkpoint}", f"--steps={steps}")
+        train(checkpoint, f"--steps={steps}")
         assert capsys.readouterr().out == ""
     with pytest.raises(InputError, match="holds no such model"):
-        runs.run(f"--checkpoint={runs.checkpoint}", "--layers=2")
+        train(checkpoint, "--layers=2")
 
 
 def test_a_mix_is_weights_or_a_schedule(parse: Callable[..., Namespace], tmp_path: Path) -> None:
     assert parse("s", "web.train", "--mix", "").mix is None
     assert parse("s", "web.train", "--mix", "web=0.7,code=3/10").mix.weights == [(0, {"web": "0.7", "code": "3/10"})]
     file = tmp_path / "mix.toml"
-    text = 'unit = "step"\nlinear = true\n'
     points: list[tuple[int, dict[str, float]]] = [(0, {"web": 1}), (100, {"web": 0.5, "books": 0.5})]
-    for start, weights in points:
-        held = ", ".join(f"{name} = {weight}" for name, weight in weights.items())
-        text += f"[[point]]\nfrom = {start}\nweights = {{ {held} }}\n"
-    file.write_text(text)
+    file.write_text(
+        'unit = "step"\nlinear = true\n[[point]]\nfrom = 0\nweights = { web = 1 }\n'
+        "[[point]]\nfrom = 100\nweights = { web = 0.5, books = 0.5 }\n"
+    )
     assert parse("s", "web.train", "--mix", str(file)).mix == (("books", "web"), points, "step", True)

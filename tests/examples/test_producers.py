@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from tests.app.milling.decoding.opened import opened
+from tests.app.sources.web import running
 from tests.conftest import TopicFactory
 from tests.marked import until
 from tests.service import Raw, Service, raw_records, send, service_settings
@@ -49,15 +49,15 @@ def site(tmp_path: Path) -> Iterator[str]:
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(content)
     QuietHandler.asked.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path / "site")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
+    handler = partial(QuietHandler, directory=str(tmp_path / "site"))
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/"
 
 
 @dataclass(frozen=True)
 class Target:
+    """A topic of one partition to which an example sends."""
+
     broker: Broker
     raw: str
 
@@ -96,13 +96,10 @@ def said(process: "subprocess.Popen[str]", code: int = 0) -> str:
 
 def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(target: Target, tmp_path: Path, site: str) -> None:
     output = said(example("crawler.py", site, *target.options, "--delay", "0.01", directory=tmp_path))
-    assert target.documents() == [
-        Document("To A\nB", site),
-        Document("The mill & the stone.\nHome\nC", f"{site}a.html"),
-    ]
+    pages = [Document("To A\nB", site), Document("The mill & the stone.\nHome\nC", f"{site}a.html")]
+    assert target.documents() == pages
     assert output.endswith(f"2 pages sent to {target.raw}\n")
-    paths = [path for path, _ in QuietHandler.asked]
-    assert paths == ["/robots.txt", "/", "/a.html", "/c.txt"]
+    assert [path for path, _ in QuietHandler.asked] == ["/robots.txt", "/", "/a.html", "/c.txt"]
     assert {agent for _, agent in QuietHandler.asked} == {"tokenmill-example-crawler"}
 
 
@@ -130,12 +127,10 @@ def test_the_faust_app_hands_articles_on(target: Target, topic: TopicFactory, tm
     values = [{"number": number, "title": f"Title {number}", "body": "Körner, grain " * 9} for number in range(20)]
     send(settings, [Raw(json.dumps(value).encode()) for value in values], articles)
     names = {"BOOTSTRAP_SERVERS": target.broker.bootstrap_servers, "ARTICLES": articles, "RAW_TEXT": target.raw}
-
     with example("faust_articles.py", "worker", directory=tmp_path, **names) as app:
         arrived = until(lambda: len(target.documents()) == len(values), SECONDS)
         app.terminate()
         output = app.communicate(timeout=SECONDS)[0]
-
     assert arrived, output
     assert target.documents()[3] == Document(f"Title 3\n\n{'Körner, grain ' * 9}", "article/3")
     with Service(settings, tmp_path) as service:
@@ -171,7 +166,6 @@ def test_the_console_producer_takes_lines_of_text_and_of_json(target: Target, tm
     installed, ours = re.findall(r"^```(?:bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "notes.txt").write_text('The mill.\n{"id": 7, "text": "The stone."}\nKörner\n')
     lines = ours.replace("127.0.0.1:9092", target.broker.bootstrap_servers).replace("raw-text", target.raw)
-
     done = subprocess.run(
         ["/bin/bash", "-euo", "pipefail", "-c", lines],
         cwd=tmp_path,
@@ -182,7 +176,6 @@ def test_the_console_producer_takes_lines_of_text_and_of_json(target: Target, tm
         timeout=SECONDS,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
     assert target.documents() == [Document("The mill."), Document("The stone.", 7), Document("Körner")]
     assert installed.split()[1:] == ours.split("ConsoleProducer")[1].split()

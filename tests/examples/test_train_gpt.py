@@ -32,8 +32,7 @@ HELD_OUT: Final = "raw-text.validation"
 SEGMENT: Final = 8
 BLOCKS: Final = 102
 BATCH: Final = 4
-STEPS: Final = 25
-"""As many as there are in the blocks; two of these are left."""
+STEPS: Final = 25  # as many as there are in the blocks; two of these are left
 
 
 def info_of(stream: str, split: str) -> StreamInfo:
@@ -73,13 +72,11 @@ class GrowingStore:
 
 class Trainer:
     def __init__(self, store: GrowingStore, directory: Path) -> None:
-        self.log_file = directory / "log"
-        self.checkpoint = directory / "gpt.pt"
-        self.output = directory / "output"
-        self.arguments = [str(store.path), STREAM, "--json", "--cpu", "--timeout", "120"]
-        self.arguments += [f"--batch-size={BATCH}", "--width=16", "--layers=1", "--heads=2", "--threads=1"]
-        self.arguments += [f"--checkpoint={self.checkpoint}", "--save-every=3", f"--samples-log={self.log_file}"]
-        self.arguments += ["--validation", f"{HELD_OUT}@0:2", "--validate-every", "4", "--test", f"{HELD_OUT}@2:3"]
+        self.log_file, self.checkpoint, self.output = (directory / name for name in ("log", "gpt.pt", "output"))
+        self.arguments = [str(store.path), STREAM, "--json", "--cpu", "--timeout=120", f"--batch-size={BATCH}"]
+        self.arguments += ["--width=16", "--layers=1", "--heads=2", "--threads=1", f"--checkpoint={self.checkpoint}"]
+        self.arguments += ["--save-every=3", "--validate-every=4", f"--samples-log={self.log_file}"]
+        self.arguments += [f"--validation={HELD_OUT}@0:2", f"--test={HELD_OUT}@2:3"]
 
     @contextmanager
     def running(self, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
@@ -116,7 +113,7 @@ class Trainer:
 
     def begun(self) -> int:
         """Return the last step that was begun; -1: none."""
-        return max((line["step"] for line in self.log() if "held_out" not in line), default=-1)
+        return max((step for step, _ in self.steps()), default=-1)
 
     def steps(self) -> list[tuple[int, str]]:
         """Return the number and the samples' hash of each step, those that were made again included."""
@@ -255,9 +252,8 @@ def test_a_store_that_is_not_there_is_waited_for_aloud(
 
     monkeypatch.setattr(example.time, "sleep", sleep)
     assert example.wait_for_stream(tmp_path / "store", STREAM).name == STREAM
-    assert waits[0].startswith(
-        f"waiting: the store {tmp_path / 'store'} holds no stream 'raw-text.train' (streams there: "
-    )
+    said = f"waiting: the store {tmp_path / 'store'} holds no stream 'raw-text.train' (streams there: "
+    assert waits[0].startswith(said)
     assert waits[1:] == ["", ""]
 
 

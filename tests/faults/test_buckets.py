@@ -16,7 +16,7 @@ import pytest
 
 from tests import commands
 from tests.app.buckets.scene import uploaded, uploaded_to, whole_store
-from tests.app.buckets.test_upload_command import objects, without_heads, words
+from tests.app.buckets.test_uploads import objects, without_heads, words
 from tests.faults.conftest import Configured
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge

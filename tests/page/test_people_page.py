@@ -29,8 +29,7 @@ pytestmark = pytest.mark.page
 
 PICTURES: Final = ROOT / "build/page"
 HOSTILE: Final = "<img src=x onerror='window.broken=1'><script>window.broken=1</script>\"&lt;\u202e"
-SECONDS: Final = 60.0
-"""Longest wait for what comes in two or three."""
+SECONDS: Final = 60.0  # longest wait for what comes in two or three
 STEPS: Final = {"normalize": (940, 0), "min_chars": (900, 40), "gopher": (610, 290)}
 WAITS: Final = {"wait_seconds_total": 1, "work_seconds_total": 3}
 TOKEN: Final = "t0ken-of-the-page"  # noqa: S105 - as it says

@@ -9,19 +9,29 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.app.buckets.scene import CHAINS, INFO, SEGMENT_BLOCKS, grow, small_segments, uploaded_to, whole_store
+from tests.app.buckets.scene import (
+    INFO,
+    SEGMENT_BLOCKS,
+    copied,
+    counted_reads,
+    grow,
+    other_history,
+    small_segments,
+    uploaded,
+    uploaded_to,
+    whole_store,
+)
 from tests.app.commands import Told, invoke
 from tests.milled import Milled
-from tests.store.chains import STREAM, fill, make_store
-from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets import StreamCopy, Upload, needs_of
+from tests.store.chains import STREAM, make_store
+from tokenmill.app.buckets import needs_of
 from tokenmill.app.tools.verify import verify
 from tokenmill.bucket import cache as folders
 from tokenmill.bucket.cache import open_folder
-from tokenmill.bucket.objects import Bucket, Data, StoredObjects, address_of
+from tokenmill.bucket.objects import Bucket, address_of
 from tokenmill.consumers import Batches
 from tokenmill.errors import BucketError, DifferenceError, StoreError
-from tokenmill.store import Store, open_partition
+from tokenmill.store import open_partition
 
 Run = Callable[..., Told]
 
@@ -51,14 +61,9 @@ def address(store: Path, tmp_path: Path) -> str:
 
 
 def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Run) -> None:
-    facts = [
-        json.loads(run("describe", STREAM, "--format", "json", "--offline", "--store", at).out)
-        for at in (address, store)
-    ]
-    for one in facts:
-        for changing in ("segments", "segment_blocks"):  # the bucket's own
-            one.pop(changing, None)
-    assert facts[0] == facts[1]
+    words = ("describe", STREAM, "--format", "json", "--offline", "--store")
+    there, here = (json.loads(run(*words, at).out) for at in (address, store))
+    assert there | (own := {"segments": 0, "segment_blocks": 0}) == here | own  # a bucket has segments of its own
     told = run("eras", STREAM, "--store", address)
     assert told.code == 0
     assert len(re.findall("^ *[0-5] ", told.out, re.MULTILINE)) == 6
@@ -101,7 +106,7 @@ def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pyt
     firsts = [{"first": 8, "segments": 1}, {"first": 8, "segments": 1}]  # of 15 and 9 blocks in the bucket
     assert freed(run(*retire, address, "--dry-run")) == firsts
     assert freed(run(*retire, address, "--keep", 22)) == [{"first": 0, "segments": 0}] * 2
-    other = uploaded_to(other_eras(tmp_path / "other"), tmp_path / "elsewhere").as_uri()
+    other = uploaded_to(other_history(tmp_path / "other", 25), tmp_path / "elsewhere").as_uri()
     assert run(*retire, other).code == DifferenceError.exit_code
     (tmp_path / "empty").mkdir()
     told = run(*retire, (tmp_path / "empty").as_uri())
@@ -124,24 +129,9 @@ def freed(told: Told) -> list[dict[str, int]]:
     return [{name: one[name] for name in ("first", "segments")} for one in json.loads(told.out).values()]
 
 
-def other_eras(path: Path) -> Path:
-    store = make_store(path, INFO)
-    for partition, chain in CHAINS.items():
-        fill(store, INFO, chain, [25], partition=partition)
-    write_eras(store, make_eras(INFO, CHAINS, [{0: 25, 1: 25}], end=True))
-    return path
-
-
 def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the heads alone: what a mirror then asks for, what a pass then keeps, and the bandwidth by hand."""
-    asked: list[str] = []
-    read = StoredObjects.read
-
-    def noting(self: StoredObjects, path: str) -> Data:
-        asked.append(path)
-        return read(self, path)
-
-    monkeypatch.setattr(StoredObjects, "read", noting)
+    asked = counted_reads(monkeypatch)
     words = ("mirror", "--store", tmp_path / "copy", "--from", address)
     told = run(*words, "--dry-run", "--tokens-per-second", 10)
     assert {path.rpartition("/")[0] for path in asked} == {STREAM, f"{STREAM}/heads"}
@@ -155,7 +145,7 @@ def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatc
     assert f"7 eras in 18 segments: 500 B of tokens in {needs.requests} requests" in told.out
     asked.clear()
     assert run(*words, "--once").code == 0
-    assert len(set(asked)) + 1 == needs.requests
+    assert len(asked) + 1 == needs.requests
     assert run("mirror", "--dry-run").code == run(*words, "--tokens-per-second", 1).code == 12
 
 
@@ -193,9 +183,7 @@ def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
     store: Path, address: str, tmp_path: Path, run: Run
 ) -> None:
     """Nothing in a copy says whether files or a topic were packed."""
-    copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), STREAM, Bucket.open(address))
-    copy.copy(lambda: None)
-    copy.close()
+    copied(tmp_path / "copy", Bucket.open(address))
     for at, is_copy in ((tmp_path / "copy", True), (address, True), (store, False)):
         told = run("inspect", "stream", STREAM, "--store", at, "--bootstrap-servers", "127.0.0.1:1", code=3).err
         assert (f"{STREAM} in {at} came from a bucket: if it was packed from files, it is in no" in told) == is_copy
@@ -205,10 +193,7 @@ def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     share = tmp_path / "share"
     share.mkdir()
-    upload = Upload(milled.settings.store, milled.train, Bucket.open(share.as_uri()))
-    upload.begin()
-    while upload.step():
-        pass
+    uploaded(milled.settings.store, Bucket.open(share.as_uri()), milled.train)
     path = open_folder(share.as_uri(), tmp_path / "folder", 1)
     result = verify(milled.settings, [milled.train], store=path, processes=2)
     assert result.differences == []
@@ -221,9 +206,7 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     (report,) = json.loads(run("inspect", "segment", f"{place}/000000000000.bin", "--json").out)
     assert report == reports[0]
     assert report["path"] == f"{place}/000000000000.bin"  # not of the folder that stands for it
-    copy = StreamCopy(Store.open_or_create(tmp_path / "copy"), milled.train, Bucket.open(share.as_uri()))
-    copy.copy(lambda: None)
-    copy.close()
+    copied(tmp_path / "copy", Bucket.open(share.as_uri()), milled.train)
     result = verify(milled.settings, [milled.train], store=tmp_path / "copy", processes=1)
     assert result.differences == []
     assert [chain.store_equal for chain in result.chains] == blocks

@@ -16,8 +16,9 @@ from tests.app.buckets.scene import (
     SECONDS,
     STOPS,
     Memory,
-    bucket_of,
+    copied,
     grow,
+    other_history,
     small_segments,
     store_with,
     until,
@@ -26,26 +27,16 @@ from tests.app.buckets.scene import (
 )
 from tests.store.chains import STREAM, SUFFIXES, fill, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets import StreamCopy
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
 from tokenmill.errors import BucketError, DifferenceError, TokenMillError
-from tokenmill.store import Store, open_eras, open_partition
+from tokenmill.store import open_eras, open_partition
 
 
 def files(store: Path) -> dict[str, bytes]:
     """Return what must be equal in all stores of the stream."""
     found = [*store.glob(f"{STREAM}/*.json*"), *store.glob(f"{STREAM}/[0-9]/*")]
     return {str(one.relative_to(store)): one.read_bytes() for one in found if one.suffix[1:] in {*SUFFIXES, "jsonl"}}
-
-
-def copied(path: Path, memory: Memory) -> Path:
-    copy = StreamCopy(Store.open_or_create(path), STREAM, bucket_of(memory))
-    try:
-        copy.copy(lambda: None)
-    finally:
-        copy.close()
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +57,9 @@ def test_what_comes_back_is_what_was_uploaded(tmp_path: Path) -> None:
 
 def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
     """The copy begins at the next border of its own segments, and has all eras."""
-    memory, store = Memory(), whole_store(tmp_path / "store")
+    store = whole_store(tmp_path / "store")
     retire(store, STREAM, 0, 16)
-    uploaded(store, memory)
-    copied(tmp_path / "copy", memory)
+    copied(tmp_path / "copy", Memory(store))
     reader = open_partition(tmp_path / "copy", STREAM, 0)
     assert (reader.first_block, reader.blocks) == (24, 25)  # the bucket's begin at 18, of three blocks each
     assert reader.chain_before(24) == CHAINS[0].chains[23]
@@ -81,8 +71,8 @@ def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
 @pytest.mark.cases(3)
 def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
     """No block of that segment counts, and no later one of its partition; once restored, the rest follows."""
-    memory, store = Memory(), whole_store(tmp_path / "store")
-    uploaded(store, memory)
+    store = whole_store(tmp_path / "store")
+    memory = Memory(store)
     name = f"{STREAM}/0/{24 if end == 'commits' else 6:012d}.{end}"
     good = memory.objects[name]
     memory.objects[name] = {"changed": bytes([good[0] ^ 1]) + good[1:], "gone": b"", "short": good[:-1]}[how]
@@ -97,12 +87,11 @@ def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: 
 
 
 def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path) -> None:
-    memory, other = Memory(), Memory()
-    uploaded(whole_store(tmp_path / "store"), memory)
+    memory = Memory(whole_store(tmp_path / "store"))
     foreign = make_store(tmp_path / "foreign", INFO)
     fill(foreign, INFO, CHAINS[1], [25], partition=1)
     write_eras(foreign, make_eras(INFO, CHAINS, [{1: 25}]))
-    uploaded(foreign.path, other)
+    other = Memory(foreign.path)
     heads = memory.objects[f"{STREAM}/heads/00000000"]
     for end in ("bin", "docs", "index", "idx", "json"):
         of_1, of_0 = (f"{STREAM}/{partition}/000000000003.{end}" for partition in (1, 0))
@@ -118,15 +107,11 @@ def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path)
 
 
 def test_another_history_is_refused(tmp_path: Path) -> None:
-    memory = Memory()
-    uploaded(whole_store(tmp_path / "store"), memory)
-    other = make_store(tmp_path / "other", INFO)
-    fill(other, INFO, CHAINS[0], [5])
-    write_eras(other, make_eras(INFO, CHAINS, [{0: 5}]))
-    before = files(other.path)
+    memory, other = Memory(whole_store(tmp_path / "store")), other_history(tmp_path / "other", 5)
+    before = files(other)
     with pytest.raises(DifferenceError, match="have different eras"):
-        copied(other.path, memory)
-    assert files(other.path) == before
+        copied(other, memory)
+    assert files(other) == before
 
 
 def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
@@ -138,8 +123,8 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
                 raise OSError("reset")
             return super().read(path)
 
-    memory, store = Failing(), whole_store(tmp_path / "store")
-    uploaded(store, memory)
+    store = whole_store(tmp_path / "store")
+    memory = Failing(store)
     fails, errors = 0.05, list[TokenMillError]()
     while True:
         try:

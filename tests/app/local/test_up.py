@@ -12,7 +12,8 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,34 +26,25 @@ from tokenmill.app.local.up import keep_broker
 from tokenmill.errors import BrokerError
 
 SECONDS: Final = 60.0
-WITHIN: Final = 10.0
-"""In which it must be known that no broker answers."""
+WITHIN: Final = 10.0  # in which it must be known that no broker answers
+
+
+def start(directory: Path, log: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tokenmill.app.cli", *words]
+    with (directory / log).open("wb") as output:
+        options |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": directory}
+        return subprocess.Popen(command, **options)
 
 
 def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]:
-    with (directory / "up.log").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tokenmill.app.cli", "up", "--state", "here", "--raw-topics", "notes", *options],
-            env={**os.environ, MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-            start_new_session=True,
-        )
+    words = ("up", "--state", "here", "--raw-topics", "notes", *options)
+    return start(directory, "up.log", *words, env={**os.environ, MARK: mark}, start_new_session=True)
 
 
 def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
     (directory / name).write_text("one note " * 2000)
     config = str(LocalState(directory / "here").settings_file)
-    with (directory / f"{name}.log").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tokenmill.app.cli", "produce", "notes", name, "--flush", "--config", config],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=directory,
-        )
+    return start(directory, f"{name}.log", "produce", "notes", name, "--flush", "--config", config)
 
 
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
@@ -157,10 +149,6 @@ class Scripted(Broker):
         self.killed.set()
 
 
-def refuse() -> None:
-    raise BrokerError("port 9092 is taken")
-
-
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOOK_SECONDS", "PAUSE_SECONDS", "END_SECONDS"):
@@ -169,7 +157,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_broker_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
-    broker, said = Scripted(tmp_path, refuse, lambda: None), list[str]()
+    broker, said = Scripted(tmp_path, Mock(side_effect=BrokerError("port 9092 is taken")), Mock()), list[str]()
     task = asyncio.create_task(keep_broker(broker, said.append))
     while not broker.up:  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0.01)

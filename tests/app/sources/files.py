@@ -3,7 +3,6 @@
 import bz2
 import csv
 import gzip
-import io
 import json
 import lzma
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import datasets
@@ -32,25 +31,18 @@ def write_jsonl(path: Path, rows: Rows) -> None:
     path.write_bytes(as_lines(rows))
 
 
-def write_json(path: Path, rows: Rows) -> None:
-    path.write_text(json.dumps(list(rows), indent=1, ensure_ascii=False))
-
-
 def write_packed(compress: Callable[[bytes], bytes], path: Path, rows: Rows, padding: bytes = b"") -> None:
     half = len(rows) // 2
     path.write_bytes(compress(as_lines(rows[:half])) + padding + compress(as_lines(rows[half:])))
-
-
-write_gzip = partial(write_packed, gzip.compress)
 
 
 def write_zip(path: Path, rows: Rows) -> None:
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.mkdir("folder")
         archive.writestr("folder/.hidden.txt", "no")
-        table = io.StringIO(newline="")
-        _write_rows(table, rows, ",")
-        archive.writestr("folder/a.csv", table.getvalue())
+        write_csv(path.with_suffix(".csv"), rows)
+        archive.write(path.with_suffix(".csv"), "folder/a.csv")
+    path.with_suffix(".csv").unlink()
 
 
 def write_parquet(path: Path, rows: Rows) -> None:
@@ -63,28 +55,25 @@ def write_arrow(path: Path, rows: Rows, new: Callable[..., Any] = pa.ipc.new_fil
         writer.write_table(table, max_chunksize=max(1, len(rows) // 3))
 
 
-write_stream = partial(write_arrow, new=pa.ipc.new_stream)
-
-
 def write_csv(path: Path, rows: Rows, delimiter: str = ",", encoding: str = "utf-8") -> None:
     with path.open("w", newline="", encoding=encoding) as file:
-        _write_rows(file, rows, delimiter)
-
-
-def _write_rows(file: TextIO, rows: Rows, delimiter: str) -> None:
-    writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(rows)
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_wet(path: Path, rows: Rows) -> None:
     """Write conversion records behind a warcinfo, each compressed by itself, as Common Crawl has them."""
-    pages = [warc_record("conversion", str(row["id"]), row["text"]) for row in rows]
+    pages = [warc_record("conversion", row["id"], row["text"]) for row in rows]
     path.write_bytes(b"".join(map(gzip.compress, [warc_record("warcinfo", "info", "about"), *pages])))
 
 
-def warc_record(kind: str, name: str, text: str, content_type: str = "text/plain") -> bytes:
-    body = text.encode()
+def as_records(rows: Rows) -> bytes:
+    return b"".join(warc_record("conversion", row["id"], row["text"]) for row in rows)
+
+
+def warc_record(kind: str, name: str, text: str | bytes, content_type: str = "text/plain") -> bytes:
+    body = text.encode() if isinstance(text, str) else text
     head = {
         "WARC-Type": kind,
         "WARC-Record-ID": f"<{name}>",
@@ -97,22 +86,18 @@ def warc_record(kind: str, name: str, text: str, content_type: str = "text/plain
     return b"WARC/1.0\r\n" + lines.encode() + b"\r\n" + body + b"\r\n\r\n"
 
 
-def write_dataset(path: Path, rows: Rows) -> None:
-    datasets.Dataset.from_list(list(rows)).save_to_disk(path)
-
-
-WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+WRITERS: dict[str, Callable[[Path, Rows], object]] = {
     "a.jsonl": write_jsonl,
-    "b.json": write_json,
-    "c.jsonl.gz": write_gzip,
+    "b.json": lambda path, rows: path.write_text(json.dumps(list(rows), indent=1, ensure_ascii=False)),
+    "c.jsonl.gz": partial(write_packed, gzip.compress),
     "d.jsonl.zst": partial(write_packed, zstd.compress),
     "e.parquet": write_parquet,
     "f.arrow": write_arrow,
-    "g.arrows": write_stream,
+    "g.arrows": partial(write_arrow, new=pa.ipc.new_stream),
     "h.csv": write_csv,
     "i.tsv": partial(write_csv, delimiter="\t"),
     "j.warc.wet.gz": write_wet,
-    "k.dataset": write_dataset,
+    "k.dataset": lambda path, rows: datasets.Dataset.from_list(list(rows)).save_to_disk(path),
     "l.jsonl.bz2": partial(write_packed, bz2.compress),
     "m.jsonl.xz": partial(write_packed, lzma.compress, padding=bytes(4)),
     "n.zip": write_zip,

@@ -14,8 +14,7 @@ from tokenmill.app.sources.formats import Choice
 from tokenmill.app.sources.mapping import Mapping
 
 T = TypeVar("T")
-Content = list[tuple[bytes | None, bytes | None]]
-"""Keys and values of one partition's records."""
+Content = list[tuple[bytes | None, bytes | None]]  # keys and values of one partition's records
 
 
 def reading_of(

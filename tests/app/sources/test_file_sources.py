@@ -39,9 +39,7 @@ def test_each_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
     (folder / "d.txt").write_bytes(b"")
     (folder / "e.txt").symlink_to("nowhere")
     os.mkfifo(folder / "f.txt")
-
     found = found_in(reading_of(), folder)
-
     documents = [json.loads(item.value) for item in found if isinstance(item, Item)]
     assert documents == [
         {"id": str(folder / "a.md"), "text": "grüße"},
@@ -66,9 +64,7 @@ def test_folders_are_columns(name: str, tmp_path: Path) -> None:
     write = next(write for other, write in WRITERS.items() if other.partition(".")[2] == name.partition(".")[2])
     write(folder / name, [{"text": "one", "own": "x"}, {"text": "two", "own": "y"}])
     options: dict[str, Any] = {"metadata_fields": ["lang", "na=me", "none", "own"], "fields": ["text"]}
-
     found = [json.loads(value) for value in values(found_in(reading_of(**options), tmp_path))]
-
     assert [{**row, "id": ""} for row in found] == [
         {"id": "", "text": text, "lang": "en", "na=me": "a/b c", "own": own}
         for text, own in (("one", "x"), ("two", "y"))
@@ -120,9 +116,7 @@ def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_pa
     (tmp_path / "f.zip").write_text("none")
     (tmp_path / "g.txt").write_text('"' * 60)  # short enough, but not as JSON
     settings = Settings(max_record_bytes=150, max_text_bytes=64, max_id_bytes=100)
-
     found = found_in(reading_of(settings), tmp_path)
-
     assert values(found) == [b'{"text": "y"}']
     assert [(Path(one.where).name, one.row, one.limit) for one in found if isinstance(one, Refused)] == [
         ("a.jsonl:1", True, "max_record_bytes"),

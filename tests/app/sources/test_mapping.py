@@ -1,23 +1,30 @@
-"""`--map`: a function of one's own on every row."""
+"""`--map`: a function of one's own on every row, in processes, and what it makes of them."""
 
 import codecs
 import json
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from threading import Semaphore
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.app.sources.files import as_lines, write_csv, write_gzip, write_jsonl
+from tests.app.sources.files import WRITERS, as_lines, write_csv, write_jsonl
+from tests.app.sources.maps import shout, shout_all
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tests.marked import until
 from tokenmill.app.sources import Item, Refused, find_sources, read_items
 from tokenmill.app.sources.items import Entry, Place, Text
 from tokenmill.app.sources.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
+from tokenmill.app.sources.own_function import Wrong, find_function, made_of_list
 from tokenmill.app.sources.reading_order import AHEAD_BYTES
 from tokenmill.errors import InputError
 
@@ -39,12 +46,10 @@ def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_pat
     rows[7]["text"], rows[8]["text"], rows[9]["text"], rows[10]["text"] = "drop", "fail", "plain", "panic"
     write_jsonl(tmp_path / "a.jsonl", rows)
     write_csv(tmp_path / "b.csv", rows[:2])
-    write_gzip(tmp_path / "c.jsonl.gz", rows[:80])
+    WRITERS["c.jsonl.gz"](tmp_path / "c.jsonl.gz", rows[:80])
     cut = (tmp_path / "c.jsonl.gz").read_bytes()
     (tmp_path / "c.jsonl.gz").write_bytes(cut[:-30])
-
     found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl", tmp_path / "b.csv", tmp_path / "c.jsonl.gz")
-
     texts = [json.loads(value)["text"] for value in values(found)]
     expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "panic")]
     expected.insert(7, "a text")
@@ -110,10 +115,8 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     data = b"".join([codecs.BOM_UTF8, as_lines(rows[:90]), b"{\n[]\n\x1e", as_lines(rows[90:])])
     data = data.replace(b'"text 98"', b'"text 98", "n": NaN')
     (tmp_path / "a.jsonl").write_bytes(data)
-
     with closing(Mapping(LIST, 3, 10)) as mapping:
         found = found_in(reading_of(mapping=mapping, nan_as_null=True), tmp_path / "a.jsonl")
-
     made = [json.loads(value) for value in values(found)]
     expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "lock")]
     assert [row["text"] for row in made] == [*expected[:25], "a text", *expected[25:]]
@@ -212,3 +215,61 @@ def test_a_pipe_that_stays_open_holds_nothing_up() -> None:
         os.close(reading)
     samples = json.loads(done.stdout)["samples"]
     assert [json.loads(sample)["text"] for sample in samples] == ["ONE", "TWO"]
+
+
+def made_of(function: Callable[[Any], Any], row: dict[str, Any]) -> Any:
+    (made,) = made_of_list(lambda rows: [function(rows[0])], [pickle.dumps(row)])
+    return made
+
+
+def packed(texts: Sequence[str]) -> list[bytes]:
+    rows = [{"text": text} for text in texts]
+    return [pickle.dumps(json.dumps(row).encode() if number % 2 else row) for number, row in enumerate(rows)]
+
+
+@given(st.lists(st.sampled_from(["x", "drop", "fail", "plain"])))
+def test_a_list_is_what_its_rows_are(texts: list[str]) -> None:
+    made = made_of_list(lambda rows: [shout(row) for row in rows], packed(texts))
+    assert made == [made_of(shout, {"text": text}) for text in texts]
+
+
+def test_a_panic_of_native_code_is_about_its_row() -> None:
+    """Though it is no `Exception`: what a tokenizer raises that gives a text up; the other rows have their answers."""
+    wrong = made_of(shout, {"text": "panic"})
+    assert isinstance(wrong, Wrong)
+    assert wrong.why.startswith("native code that the function calls panicked (pyo3_runtime.PanicException: ")
+    one, panicked, other = made_of_list(shout_all, packed(["a", "panic", "b"]))
+    assert (one, other) == ({"text": "A", "rows": 1}, {"text": "B", "rows": 1})
+    assert panicked == wrong
+
+
+def test_a_module_that_panics_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_panicking.py").write_text("from tests.app.sources.maps import shout\nshout({'text': 'panic'})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"--map own_panicking:f: .*panicked"):
+        find_function("own_panicking:f")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_still_does(error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        made_of(Mock(side_effect=error), {})
+    with pytest.raises(error):
+        made_of_list(Mock(side_effect=error), packed("ab"))
+
+
+def test_a_function_gets_all_rows_of_a_list_at_once() -> None:
+    """But what is no object; that, and an answer of another kind, are named in their places."""
+    rows = [*packed(["a", "b", "c"]), pickle.dumps(b"[]")]
+    *made, wrong = made_of_list(shout_all, rows)
+    assert made == [{"text": text, "rows": 3} for text in "ABC"]
+    assert wrong == Wrong("TypeError: not a JSON object")
+    wrong = Wrong("it returned int, not a dict, a text or None")
+    assert made_of(lambda _: 7, {}) == wrong
+    assert made_of_list(lambda rows: ["a", 7, None][: len(rows)], packed("abc")) == ["a", wrong, None]
+
+
+@pytest.mark.parametrize(("text", "what"), [("less", "9 of them"), ("odd", "str")])
+def test_a_list_of_another_length_is_refused(text: str, what: str) -> None:
+    made = made_of_list(shout_all, packed(["x", text, *"xxxxxxxx"]))
+    assert made == [Wrong(f"it was given a list of 10 and returned {what}, not a list of as many")] * 10

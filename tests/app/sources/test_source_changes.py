@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ Files = Mapping[str, bytes]
 lines = st.lists(st.sampled_from([b"\n", b"a\n", b"bb\n"]), max_size=5).map(b"".join)
 
 
+@dataclass
 class Folder:
-    def __init__(self, path: Path, suffix: str = ".jsonl") -> None:
-        self.path = path
-        self.suffix = suffix
+    path: Path
+    suffix: str = ".jsonl"
 
     def write(self, files: Files) -> None:
         for path in self.path.iterdir():
@@ -136,12 +137,6 @@ def test_a_line_without_an_end_must_not_go_on(folder: Folder, before: bytes, aft
     assert kinds(folder.changed({"a": before}, {"a": after})) == [(kind, "a")]
 
 
-def test_a_file_that_is_no_file_of_lines_never_grows(folder: Folder) -> None:
-    folder.suffix = ".txt"
-    found = folder.changed({"a": b"1\n"}, {"a": b"1\n2\n"})
-    assert "no file of lines" in changes_line(found.changes)
-
-
 def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
     """A file is known by its content under any name, also when it grew meanwhile; a copy is new."""
     found = folder.changed(
@@ -188,7 +183,9 @@ def test_a_path_that_is_given_twice_is_two_sources(folder: Folder) -> None:
     assert [*by_name([KnownSource(name, 0, 0, "") for name in "aba"])] == [("a", 0), ("b", 0), ("a", 1)]
 
 
-def test_many_changes_are_told_in_short(folder: Folder) -> None:
+def test_a_file_that_is_no_file_of_lines_never_grows_and_many_changes_are_told_in_short(folder: Folder) -> None:
+    folder.suffix = ".txt"
+    assert "no file of lines" in changes_line(folder.changed({"a": b"1\n"}, {"a": b"1\n2\n"}).changes)
     text = changes_line(folder.changed({}, {f"{number}": b"" for number in range(8)}).changes)
     assert text.count("is new") == 5
     assert text.endswith("; and 3 more")
@@ -215,7 +212,6 @@ def test_parts_send_each_line_that_was_added_once(
         else:
             known = folder.seen()
         sent += folder.wheres(known)
-
     whole = folder.wheres(folder.seen())
     assert sorted(sent) == sorted(whole)
     for name in held:

@@ -33,36 +33,28 @@ def change(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_rows_become_documents(tmp_path: Path) -> None:
+def test_rows_become_documents_and_one_that_is_no_text_is_refused_alone(tmp_path: Path) -> None:
+    """SQLite takes any bytes for a text, and programs write Latin-1; nobody asks for columns that hold pictures."""
     url = database(tmp_path / "a.db", 3)
     found = list(read_items([SqlSource(url, QUERY, reading_of(metadata_fields=["score"]))]))
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == [
         {"id": n, "text": f"página {n}", "score": n / 4} for n in range(3)
     ]
-
-
-def test_a_text_that_is_no_utf_8_is_refused_alone(tmp_path: Path) -> None:
-    """SQLite takes any bytes for a text, and programs write Latin-1."""
-    url = database(tmp_path / "a.db", 3)
-    change(tmp_path / "a.db", "UPDATE pages SET body = CAST(x'70e16731' AS TEXT) WHERE number = 1")
-    source = SqlSource(url, QUERY, reading_of())
-    source.signature()
-    first, bad, last = read_items([source])
-    assert isinstance(first, Item)
-    assert isinstance(last, Item)
-    assert isinstance(bad, Refused)
-    assert "invalid_utf8: 'text'" in bad.why
-
-
-def test_bytes_that_are_no_text_refuse_a_row_where_they_are_needed(tmp_path: Path) -> None:
-    """A query may have columns that nobody asks for: pictures, hashes."""
-    url = database(tmp_path / "a.db", 2)
-    change(tmp_path / "a.db", "UPDATE pages SET score = x'ff', body = CASE number WHEN 1 THEN x'ff' ELSE x'6f6b' END")
-    good, bad = read_items([SqlSource(url, QUERY, reading_of())])
-    assert isinstance(good, Item)
-    assert json.loads(good.value) == {"id": 0, "text": "ok"}
-    assert isinstance(bad, Refused)
-    assert bad.why == "invalid_utf8: 'text' is not UTF-8: invalid start byte at byte 0"
+    latin_1 = "UPDATE pages SET body = CAST(x'70e16731' AS TEXT) WHERE number = 1"
+    pictures = "UPDATE pages SET score = x'ff', body = CASE number WHEN 1 THEN x'ff' ELSE x'6f6b' END"
+    for statement, text, why in (
+        (latin_1, "página 0", "'text' has half a character (a surrogate)"),
+        (pictures, "ok", "'text' is not UTF-8: invalid start byte at byte 0"),
+    ):
+        change(tmp_path / "a.db", statement)
+        source = SqlSource(url, QUERY, reading_of())
+        source.signature()
+        first, bad, last = read_items([source])
+        assert isinstance(first, Item)
+        assert json.loads(first.value) == {"id": 0, "text": text}
+        assert isinstance(last, Item)
+        assert isinstance(bad, Refused)
+        assert bad.why == f"invalid_utf8: {why}"
 
 
 @pytest.mark.parametrize(

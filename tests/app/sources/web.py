@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
+
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 @dataclass
@@ -16,13 +18,10 @@ class Web:
     files: dict[str, bytes]
     ranges: bool = True
     tags: bool = True
-    moved: dict[str, str] = field(default_factory=dict)
-    """Where the server sends those who ask for a name."""
-    cut: int | None = None
-    """Bytes after which the next answer ends, and the connection with it."""
+    moved: dict[str, str] = field(default_factory=dict)  # where those are sent who ask for a name
+    cut: int | None = None  # bytes after which the next answer ends, and the connection with it
     address: str = ""
-    asked: list[str] = field(default_factory=list)
-    """Each request's method, path and range."""
+    asked: list[str] = field(default_factory=list)  # method, path and range
 
 
 class QuietServer(ThreadingHTTPServer):
@@ -33,12 +32,12 @@ class QuietServer(ThreadingHTTPServer):
 
 
 @contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[None]:
+def running(server: Server) -> Iterator[Server]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     with server:
         thread.start()
         try:
-            yield
+            yield server
         finally:
             server.shutdown()
             thread.join()
@@ -74,8 +73,7 @@ def serving(web: Web) -> Iterator[Web]:
                 if len(part) < len(data) - start:
                     self.close_connection = True
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
+        do_HEAD = do_GET  # noqa: N815 - the library's names
 
         def log_message(self, *_: object) -> None:
             pass

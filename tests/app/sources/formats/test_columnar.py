@@ -1,8 +1,10 @@
-"""Parquet and Arrow: schemas that differ, nulls, damage."""
+"""Parquet and Arrow: schemas that differ, nulls, damage; messages and pages, weighed before anything is decoded."""
 
 import io
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,30 +17,45 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.app.sources.files import write_arrow, write_parquet, write_stream
+from tests.app.sources.files import WRITERS
 from tests.app.sources.reading import found_in, peak_of, reading_of, refusals, values
+from tests.app.sources.test_encodings import Drops
 from tokenmill.app.sources import Refused
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.columnar import (
+    PARQUET_MAGIC,
     ROWS,
     ROWS_BYTES,
+    Messages,
+    messages_of,
+    pages_of,
     read_arrow,
     read_parquet,
+    row_groups_of,
     rows_of,
     rows_within,
     sound,
 )
-from tokenmill.app.sources.items import Bad, File, Needs, Place
+from tokenmill.app.sources.items import MEMORY_BYTES, Bad, File, Needs, Place, TooMuchMemoryError
 
-Write = Callable[[Path, list[dict[str, Any]]], None]
-each = pytest.mark.parametrize(
-    ("name", "write"), [("a.parquet", write_parquet), ("a.arrow", write_arrow), ("a.arrows", write_stream)]
-)
+each = pytest.mark.parametrize("name", ["e.parquet", "f.arrow", "g.arrows"])
+FILE_OR_STREAM = (pa.ipc.new_file, pa.ipc.new_stream)
+
+
+def arrow(
+    of: pa.Table, make: Any, compression: str | None = None, rows: int | None = None, *, old: bool = False
+) -> bytes:
+    """Return a table as an Arrow file or stream, in batches of so many rows, in the present format or an old one."""
+    made = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_legacy_format=old)
+    with make(made, of.schema, options=options) as writer:
+        writer.write_table(of, max_chunksize=rows)
+    return made.getvalue()
 
 
 @each
-def test_a_null_is_refused_with_its_row(name: str, write: Write, tmp_path: Path) -> None:
-    write(tmp_path / name, [{"text": "one"}, {"text": None}, {"text": "three"}])
+def test_a_null_is_refused_with_its_row(name: str, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path / name, [{"text": "one"}, {"text": None}, {"text": "three"}])
     found = found_in(reading_of(), tmp_path / name)
     assert [json.loads(value)["text"] for value in values(found)] == ["one", "three"]
     assert json.loads(values(found)[1])["id"].endswith(f"{name}:3")
@@ -46,10 +63,10 @@ def test_a_null_is_refused_with_its_row(name: str, write: Write, tmp_path: Path)
 
 
 @each
-def test_files_of_another_schema_are_named(name: str, write: Write, tmp_path: Path) -> None:
-    write(tmp_path / f"1{name}", [{"text": "one", "n": 1}])
-    write(tmp_path / f"2{name}", [{"body": "two"}])
-    write(tmp_path / f"3{name}", [{"content": "three", "n": "x"}])
+def test_files_of_another_schema_are_named(name: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"text": "one", "n": 1}, {"body": "two"}, {"content": "three", "n": "x"}]
+    for number, row in enumerate(rows, 1):
+        WRITERS[name](tmp_path / f"{number}{name}", [row])
     found = found_in(reading_of(), tmp_path)
     assert [json.loads(value)["text"] for value in values(found)] == ["one", "three"]
     ((where, why),) = refusals(found)
@@ -58,8 +75,8 @@ def test_files_of_another_schema_are_named(name: str, write: Write, tmp_path: Pa
 
 
 @each
-def test_damage_is_named(name: str, write: Write, tmp_path: Path) -> None:
-    write(tmp_path / name, [{"text": "one " * 100}] * 100)
+def test_damage_is_named(name: str, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path / name, [{"text": "one " * 100}] * 100)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 3])
     found = found_in(reading_of(), tmp_path / name)
@@ -67,13 +84,10 @@ def test_damage_is_named(name: str, write: Write, tmp_path: Path) -> None:
     assert "or damaged" in refusals(found)[-1][1]
 
 
-@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
-def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", FILE_OR_STREAM)
+def test_a_record_batch_that_is_none_loses_no_other(make: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
-    table = pa.table({"text": [f"text {n}" for n in range(30)]})
-    with write(path, table.schema) as writer:
-        writer.write_table(table, 10)
-    data = path.read_bytes()
+    data = arrow(pa.table({"text": [f"text {n}" for n in range(30)]}), make, rows=10)
     offset = data.index(np.arange(0, 77, 7, dtype=np.int32).tobytes()) + 8  # of the second batch, the first such
     path.write_bytes(data[:offset] + b"\xff\xff\xff\x7f" + data[offset + 4 :])
     (chunk,) = FileSource(str(path), reading_of()).chunks(Place())
@@ -87,19 +101,15 @@ def test_a_record_batch_that_is_none_loses_no_other(write: Any, tmp_path: Path) 
 
 
 def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:
-    rows = pa.table(
-        {
-            "meta": [{"body": "one", "lang": "de"}],
-            "when": pa.array([0], pa.date32()),
-            "raw": pa.array([b"gr\xc3\xbcn"], pa.binary()),
-        }
+    meta, when, raw = (
+        [{"body": "one", "lang": "de"}],
+        pa.array([0], pa.date32()),
+        pa.array([b"gr\xc3\xbcn"], pa.binary()),
     )
-    pa.parquet.write_table(rows, tmp_path / "a.parquet")
+    pa.parquet.write_table(pa.table({"meta": meta, "when": when, "raw": raw}), tmp_path / "a.parquet")
     found = found_in(reading_of(fields=["meta.body"], metadata_fields=["meta.lang", "when"]), tmp_path / "a.parquet")
-    name = f"{tmp_path / 'a.parquet'}:1"
-    assert [json.loads(value) for value in values(found)] == [
-        {"id": name, "text": "one", "meta.lang": "de", "when": "1970-01-01"}
-    ]
+    row = {"id": f"{tmp_path / 'a.parquet'}:1", "text": "one", "meta.lang": "de", "when": "1970-01-01"}
+    assert [json.loads(value) for value in values(found)] == [row]
     found = found_in(reading_of(fields=["raw"], plain=True), tmp_path / "a.parquet")
     assert values(found) == ["grün".encode()]
 
@@ -195,70 +205,60 @@ def test_a_batch_of_books_is_made_into_objects_a_few_at_a_time() -> None:
     assert peak < 3 * ROWS_BYTES
 
 
-def bare(kind: pa.DataType, length: int, *buffers: bytes | None, children: list[pa.Array] | None = None) -> pa.Array:
-    found = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(kind, length, found, children=children)
+def bare(kind: pa.DataType, length: int, *parts: Any) -> pa.Array:
+    """Return an array of these buffers and children, which nobody checks."""
+    buffers = [part and pa.py_buffer(part) for part in parts if not isinstance(part, pa.Array)]
+    children = [part for part in parts if isinstance(part, pa.Array)]
+    return pa.Array.from_buffers(kind, length, buffers, children=children or None)
 
 
 def int32(*numbers: int) -> bytes:
     return np.array(numbers, np.int32).tobytes()
 
 
+FAR = 1 << 28  # bytes from the buffer, about a quarter of a gigabyte: another's memory, or none
+TEXT = pa.array(["text"])
+BEHIND = bare(pa.string(), 2, None, int32(0, FAR, 4), b"text")
 ITEMS = pa.StructArray.from_arrays(
-    [pa.array(["k"]), pa.array(["v"])],
-    fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
+    [TEXT, TEXT], fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]
 )
-FAR = 1 << 28
-"""Bytes from the buffer, about a quarter of a gigabyte: another's memory, or none."""
-HARMFUL: dict[str, Callable[[], pa.Array]] = {
-    "a text behind its buffer": lambda: bare(pa.string(), 2, None, int32(0, FAR, 4), b"text"),
-    "a text before its buffer": lambda: bare(pa.string(), 2, None, int32(0, -FAR, 4), b"text"),
-    "bytes behind their buffer": lambda: bare(
-        pa.large_binary(), 2, None, np.array([0, FAR, 4], np.int64).tobytes(), b"text"
-    ),
-    "a view behind its buffer": lambda: bare(pa.string_view(), 1, None, int32(36_000, 0x74786574, 0, FAR), b"text"),
-    "a view of no buffer": lambda: bare(pa.string_view(), 1, None, int32(36_000, 0x74786574, 77, 0), b"text"),
-    "a list behind its values": lambda: bare(
-        pa.list_(pa.string()), 2, None, int32(0, FAR, 1), children=[pa.array(["text"])]
-    ),
-    "a view of a list behind its values": lambda: bare(
-        pa.list_view(pa.string()), 1, None, int32(FAR), int32(9), children=[pa.array(["text"])]
-    ),
-    "a map behind its items": lambda: bare(
-        pa.map_(pa.string(), pa.string()), 2, None, int32(0, FAR, 1), children=[ITEMS]
-    ),
-    "an index behind its dictionary": lambda: pa.DictionaryArray.from_arrays(
-        pa.array([0, FAR], pa.int32()), ["text"], safe=False
-    ),
-    "an index before its dictionary": lambda: pa.DictionaryArray.from_arrays(
-        pa.array([0, -FAR], pa.int32()), ["text"], safe=False
-    ),
-    "a member of a struct": lambda: pa.StructArray.from_arrays(
-        [bare(pa.string(), 2, None, int32(0, FAR, 4), b"text")], ["inner"]
-    ),
-    "a dictionary whose text is behind its buffer": lambda: pa.DictionaryArray.from_arrays(
-        pa.array([0], pa.int32()), bare(pa.string(), 2, None, int32(0, FAR, 4), b"text"), safe=False
-    ),
-    "a kind that a union has not": lambda: bare(
-        pa.dense_union([pa.field("a", pa.int32())]), 1, None, b"\x63", int32(0), children=[pa.array([1], pa.int32())]
-    ),
-    "a value behind those of a union": lambda: bare(
-        pa.dense_union([pa.field("a", pa.string())]), 1, None, b"\0", int32(FAR), children=[pa.array(["a"])]
-    ),
+
+
+def entries(*indices: int, of: pa.Array = TEXT) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), of, safe=False)
+
+
+def union_of(kind: bytes, place: int) -> pa.Array:
+    return bare(pa.dense_union([pa.field("a", pa.string())]), 1, None, kind, int32(place), TEXT)
+
+
+HARMFUL: dict[str, pa.Array] = {
+    "a text behind its buffer": BEHIND,
+    "a text before its buffer": bare(pa.string(), 2, None, int32(0, -FAR, 4), b"text"),
+    "bytes behind their buffer": bare(pa.large_binary(), 2, None, np.array([0, FAR, 4], np.int64).tobytes(), b"text"),
+    "a view behind its buffer": bare(pa.string_view(), 1, None, int32(36_000, 0x74786574, 0, FAR), b"text"),
+    "a view of no buffer": bare(pa.string_view(), 1, None, int32(36_000, 0x74786574, 77, 0), b"text"),
+    "a list behind its values": bare(pa.list_(pa.string()), 2, None, int32(0, FAR, 1), TEXT),
+    "a view of a list behind its values": bare(pa.list_view(pa.string()), 1, None, int32(FAR), int32(9), TEXT),
+    "a map behind its items": bare(pa.map_(pa.string(), pa.string()), 2, None, int32(0, FAR, 1), ITEMS),
+    "an index behind its dictionary": entries(0, FAR),
+    "an index before its dictionary": entries(0, -FAR),
+    "a member of a struct": pa.StructArray.from_arrays([BEHIND], ["inner"]),
+    "a dictionary whose text is behind its buffer": entries(0, of=BEHIND),
+    "a kind that a union has not": union_of(b"\x63", 0),
+    "a value behind those of a union": union_of(b"\0", FAR),
 }
 """By what is wrong with one of its values."""
 
 
 @pytest.mark.parametrize("options", [None, "zstd"])
-@pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("make", FILE_OR_STREAM)
 @pytest.mark.parametrize("harm", HARMFUL)
 def test_nothing_outside_of_a_buffer_is_read(harm: str, make: Callable[..., Any], options: str, tmp_path: Path) -> None:
     """It became a document, or ended the process: 36 kB gave others' memory away, 336 bytes sufficed for SIGSEGV."""
-    column = HARMFUL[harm]()
-    schema = pa.schema({"text": pa.string(), "odd": column.type})
-    texts = pa.array(["text"] * len(column))
-    with make(tmp_path / "a.arrow", schema, options=pa.ipc.IpcWriteOptions(compression=options)) as writer:
-        writer.write_batch(pa.record_batch([texts, column], schema))
+    column = HARMFUL[harm]
+    batch = pa.record_batch({"text": ["text"] * len(column), "odd": column})
+    (tmp_path / "a.arrow").write_bytes(arrow(pa.Table.from_batches([batch]), make, options))
     (refused,) = found_in(reading_of(metadata_fields=["odd"]), tmp_path / "a.arrow")
     assert isinstance(refused, Refused)
     assert refused.why.startswith("no Arrow data, or damaged: ")
@@ -268,16 +268,9 @@ def test_nothing_outside_of_a_buffer_is_read(harm: str, make: Callable[..., Any]
 
 BOMBS: dict[str, Callable[[int], pa.Array]] = {
     "an entry of a dictionary": lambda rows: pa.DictionaryArray.from_arrays(pa.array([0] * rows), ["x" * 2_000_000]),
-    "a view": lambda rows: bare(
-        pa.string_view(), rows, None, int32(2_000_000, 0x78787878, 0, 0) * rows, b"x" * 2_000_000
-    ),
+    "a view": lambda n: bare(pa.string_view(), n, None, int32(2_000_000, 0x78787878, 0, 0) * n, b"x" * 2_000_000),
     "a view of a list": lambda rows: bare(
-        pa.list_view(pa.string()),
-        rows,
-        None,
-        int32(0) * rows,
-        int32(20) * rows,
-        children=[pa.array(["x" * 100_000] * 20)],
+        pa.list_view(pa.string()), rows, None, int32(0) * rows, int32(20) * rows, pa.array(["x" * 100_000] * 20)
     ),
     "a run": lambda rows: pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), ["x" * 2_000_000]),
     "a list of entries": lambda rows: pa.ListArray.from_arrays(
@@ -300,9 +293,9 @@ def test_a_row_that_stands_for_more_than_a_machine_has_is_refused() -> None:
     nested = pa.array(["x"], pa.string())
     for _ in range(7):
         whole = (int32(0) * 1000, int32(len(nested)) * 1000)
-        nested = bare(pa.list_view(nested.type), 1000, None, *whole, children=[nested])
-    views = bare(pa.list_view(nested.type), 3, None, int32(0, 0, 0), int32(0, len(nested), 0), children=[nested])
-    nulls = bare(pa.list_(pa.null()), 3, None, int32(0, 0, 2**30, 2**30), children=[pa.nulls(2**30)])
+        nested = bare(pa.list_view(nested.type), 1000, None, *whole, nested)
+    views = bare(pa.list_view(nested.type), 3, None, int32(0, 0, 0), int32(0, len(nested), 0), nested)
+    nulls = bare(pa.list_(pa.null()), 3, None, int32(0, 0, 2**30, 2**30), pa.nulls(2**30))
     for odd in (views, nulls):
         one, two, three = rows_of(sound(pa.record_batch({"text": ["one", "two", "three"], "odd": odd})))
         assert (one, three) == ({"text": "one", "odd": []}, {"text": "three", "odd": []})
@@ -321,16 +314,10 @@ def test_an_arrow_file_that_was_changed_anywhere_ends_no_process(data: st.DataOb
             "views": pa.array([["x", "y"], [], ["z"]], pa.list_view(pa.string())),
         }
     )
-    make = data.draw(st.sampled_from([pa.ipc.new_file, pa.ipc.new_stream]))
-    sink = io.BytesIO()
-    with make(
-        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=data.draw(st.sampled_from([None, "lz4"])))
-    ) as writer:
-        writer.write_table(table)
-    changed = bytearray(sink.getvalue())
+    make, compression = data.draw(st.sampled_from(FILE_OR_STREAM)), data.draw(st.sampled_from([None, "lz4"]))
+    changed = bytearray(arrow(table, make, compression))
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-
     stream = io.BufferedReader(io.BytesIO(changed))
     for _, _, content in itertools.islice(read_arrow(File("a", stream), Needs(1000), Place()), 1000):
         assert isinstance(content, dict | Bad)
@@ -344,3 +331,150 @@ def test_a_dictionary_of_books_is_decoded_a_few_rows_at_a_time(tmp_path: Path) -
     found, most = rows_of_parquet(tmp_path / "a.parquet", Needs(10**9), text.__eq__)
     assert found == [True] * 160
     assert most < 128 << 20
+
+
+MESSAGES = pa.table(
+    {
+        "text": [None, *(f"text {number}" * number for number in range(200))],
+        "entry": pa.array([None, *(f"entry {number % 9}" for number in range(200))]).dictionary_encode(),
+        "list": [[{"a": number}] * (number % 4) for number in range(201)],
+    }
+)
+
+
+@given(
+    make=st.sampled_from(FILE_OR_STREAM),
+    compression=st.sampled_from([None, "lz4", "zstd"]),
+    rows=st.integers(1, 300),
+    old=st.booleans(),
+)
+def test_all_messages_are_served(**options: Any) -> None:
+    stream = io.BufferedReader(Drops(arrow(MESSAGES, **options)), 64)
+    found = pa.ipc.open_stream(pa.PythonFile(Messages(messages_of(stream, MEMORY_BYTES)), "r")).read_all()
+    assert found.equals(MESSAGES)
+
+
+@pytest.mark.parametrize("make", FILE_OR_STREAM)
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_a_batch_is_weighed_before_it_is_served(compression: str | None, make: Any) -> None:
+    data = arrow(MESSAGES, make, compression)
+    size = pa.Table.from_batches(MESSAGES.to_batches()).nbytes
+    served = [*messages_of(io.BufferedReader(io.BytesIO(data)), MEMORY_BYTES)]
+    assert len(served) in {8, 9}
+    with pytest.raises(TooMuchMemoryError, match=r"a record batch takes .* bytes of memory, over"):
+        list(messages_of(io.BufferedReader(io.BytesIO(data)), size - 10_000))
+
+
+@pytest.mark.parametrize("data", [b"text", b"FEA1\0\0\0\0", b"\xff\xff\xff\xff\x08\0\0\0\xff\xff\xff\xff\0\0\0\0"])
+def test_what_is_no_message_is_said(data: bytes) -> None:
+    with pytest.raises(OSError, match=r"no message begins here|contradicts itself|cut off"):
+        list(messages_of(io.BufferedReader(io.BytesIO(data)), MEMORY_BYTES))
+
+
+COLUMNS = pa.table(
+    {
+        "text": [None, *(f"text {number % 7}" * number for number in range(500))],
+        "list": [[number] * (number % 4) for number in range(501)],
+        "struct": [{"a": number / 3, "b": str(number)} for number in range(501)],
+    }
+)
+
+
+@given(
+    compression=st.sampled_from(["none", "snappy", "gzip", "zstd", "brotli", "lz4"]),
+    data_page_version=st.sampled_from(["1.0", "2.0"]),
+    use_dictionary=st.booleans(),
+    row_group_size=st.integers(20, 600),
+    data_page_size=st.integers(1, 5000),
+    write_statistics=st.booleans(),
+)
+def test_pages_are_those_that_the_library_wrote(**options: Any) -> None:
+    """All bytes of each column are pages, and their sizes are what the file says of all of them."""
+    made = io.BytesIO()
+    more = {"write_page_index": options["write_statistics"], "write_batch_size": 16}
+    pa.parquet.write_table(COLUMNS, made, **options, **more)
+    told = pa.parquet.ParquetFile(io.BytesIO(made.getvalue())).metadata
+    groups = row_groups_of(made, MEMORY_BYTES)
+    assert len(groups) == told.num_row_groups
+    for number, group in enumerate(groups):
+        own = told.row_group(number)
+        found = (group.rows, group.uncompressed_bytes, len(group.chunks))
+        assert found == (own.num_rows, own.total_byte_size, own.num_columns)
+        for place, chunk in enumerate(group.chunks):
+            pages = [*pages_of(made, chunk)]
+            column = own.column(place)
+            assert chunk.values == column.num_values
+            assert chunk.end - chunk.begin == column.total_compressed_size
+            assert sum(is_dictionary for is_dictionary, _ in pages) == column.has_dictionary_page
+            heads = column.total_uncompressed_size - sum(size for _, size in pages)
+            assert 0 < heads <= 400 * len(pages)
+
+
+def test_a_list_of_columns_that_takes_too_much_is_refused() -> None:
+    """The library takes a kilobyte for a struct of a byte, and there may be a million of them in a megabyte."""
+    many = 1_000_000
+    footer = b"\x49\x1c\x19\xfc" + bytes([many & 127 | 128, many >> 7 & 127 | 128, many >> 14]) + bytes(many + 2)
+    made = io.BytesIO(PARQUET_MAGIC + footer + len(footer).to_bytes(4, "little") + PARQUET_MAGIC)
+    with pytest.raises(TooMuchMemoryError, match="--unpack-memory 1GiB"):
+        row_groups_of(made, MEMORY_BYTES)
+
+
+@given(data=st.binary(max_size=200))
+def test_what_is_no_footer_is_said_in_time(data: bytes) -> None:
+    made = io.BytesIO(PARQUET_MAGIC + data + len(data).to_bytes(4, "little") + PARQUET_MAGIC)
+    try:
+        for group in row_groups_of(made, MEMORY_BYTES):
+            for chunk in group.chunks:
+                assert len([*pages_of(made, chunk)]) <= len(made.getvalue())
+    except OSError:
+        pass
+
+
+def _values(count: int, size: int) -> pa.Table:
+    return pa.table({"text": ["x" * size] * count})
+
+
+def _pages(table: pa.Table) -> bytes:
+    made = io.BytesIO()
+    options = {"use_dictionary": False, "data_page_size": 1, "write_batch_size": 1}
+    pa.parquet.write_table(table, made, compression="brotli", **options)
+    return made.getvalue()
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "a value.parquet": lambda: _pages(_values(1, 200_000_000)),
+    "values.parquet": lambda: _pages(_values(6, 60_000_000)),
+    "batch.arrow": lambda: arrow(_values(3000, 100_000), pa.ipc.new_file, "zstd"),
+    "batch.arrows": lambda: arrow(_values(3000, 100_000), pa.ipc.new_stream, "lz4"),
+    "plain.arrow": lambda: arrow(_values(600, 200_000), pa.ipc.new_file),
+    "many.arrow": lambda: arrow(pa.table({"text": pa.nulls(4_000_000, pa.string())}), pa.ipc.new_file),
+}
+REFUSED = {"a value.parquet", "batch.arrow", "batch.arrows"}
+PROGRAM = """
+import json, resource, sys
+import pyarrow.compute, pyarrow.ipc, pyarrow.parquet
+from tokenmill.app.sources.formats.columnar import read_arrow, read_parquet
+from tokenmill.app.sources.items import Bad, File, Needs, Place
+path, read = sys.argv[1], read_parquet if sys.argv[1].endswith("parquet") else read_arrow
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with open(path, "rb") as stream:
+    rows = whys = 0
+    for _, _, found in read(File("a", stream, path), Needs(1 << 24, ("text",), frozenset(["text"])), Place()):
+        rows += not isinstance(found, Bad)
+        whys = found.why if isinstance(found, Bad) else whys
+print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, rows, whys]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.cases(2)
+def test_memory_is_bounded_by_the_option_whatever_a_file_becomes(name: str, tmp_path: Path) -> None:
+    """A row above it; kilobytes became a gigabyte. What is refused is not decoded at all."""
+    (tmp_path / name).write_bytes(FILES[name]())
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / name], capture_output=True, check=True)
+    kilobytes, rows, why = json.loads(ran.stdout)
+    assert (rows == 0) == (name in REFUSED)
+    assert kilobytes << 10 < (32 << 20 if name in REFUSED else MEMORY_BYTES + (64 << 20))
+    assert not rows or not why
+    assert rows or "--unpack-memory 1GiB allows that" in why

@@ -17,26 +17,35 @@ from warcio.warcwriter import WARCWriter
 from tests.app.sources.files import warc_record, zstd
 from tests.app.sources.reading import found_in, reading_of, refusals, values
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Refused
+from tokenmill.app.sources import Item, Refused
 from tokenmill.app.sources.formats.web_pages import DEEP, MOST_DEEP, read_warc
 from tokenmill.app.sources.items import START, File, Needs
 
 HTTP = "application/http; msgtype=response"
 
 
+def page(kind: str, body: str | bytes, *fields: str, name: str = "page") -> bytes:
+    """Return a record with what a server answered."""
+    head = "\r\n".join(["HTTP/1.1 200 OK", f"Content-Type: {kind}", *fields, "", ""]).encode()
+    return warc_record("response", name, head + (body.encode() if isinstance(body, str) else body), HTTP)
+
+
+def read(path: Path, *records: bytes) -> list[Item | Refused]:
+    """Return what becomes of an archive of these records where pages are extracted."""
+    path.write_bytes(b"".join(records))
+    return found_in(replace(reading_of(plain=True), extract=True), path)
+
+
 def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
-    http = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n\r\n{}".format
     records = [
         warc_record("warcinfo", "info", "about"),
         warc_record("conversion", "one", "first"),
-        warc_record("response", "two", http("text/html", "<p>second"), HTTP),
-        warc_record("response", "three", http("text/plain", "third"), HTTP),
+        page("text/html", "<p>second"),
+        page("text/plain", "third", name="three"),
         warc_record("request", "four", "GET / HTTP/1.1\r\n\r\n", HTTP),
     ]
     (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
-
     found = found_in(reading_of(metadata_fields=["url"]), tmp_path / "a.warc.gz")
-
     assert [json.loads(value) for value in values(found)] == [
         {"id": "one", "text": "first", "url": "https://example.org/one"},
         {"id": "three", "text": "third", "url": "https://example.org/three"},
@@ -49,27 +58,11 @@ def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
 def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
     records = [warc_record("conversion", str(number), f"text {number} " * 500) for number in range(3)]
     packed = b"".join(map(gzip.compress, records))
-    (tmp_path / "a.wet").write_bytes(b"".join(records)[:-900])
-    (tmp_path / "b.wet.gz").write_bytes(packed[:-40])
-    (tmp_path / "c.warc").write_bytes(b"hello world\n" * 100)
+    cut = {"a.wet": b"".join(records)[:-900], "b.wet.gz": packed[:-40], "c.warc": b"hello world\n" * 100}
     for name, whole in (("a.wet", 2), ("b.wet.gz", 2), ("c.warc", 0)):
-        found = found_in(reading_of(), tmp_path / name)
+        found = read(tmp_path / name, cut[name])
         assert len(values(found)) == whole
         assert found[-1].broken  # type: ignore[union-attr]
-
-
-def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
-    kinds = ["text/plain; charset=\0utf", "text/plain; charset=no-such", "text/plain; charset=utf-16"]
-    records = [warc_record("conversion", "odd", "grün", kind) for kind in kinds]
-    (tmp_path / "a.wet").write_bytes(b"".join([*records, warc_record("conversion", "good", "text")]))
-    found = found_in(reading_of(plain=True), tmp_path / "a.wet")
-    assert values(found) == [b"text"]
-    assert [where for where, why in refusals(found) if why.startswith("not the text that it says it is")] == [
-        "a.wet:1",
-        "a.wet:2",
-        "a.wet:3",
-    ]
-    assert not any(item.broken for item in found if isinstance(item, Refused))
 
 
 def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
@@ -77,55 +70,50 @@ def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
     body = "xn--" + "a" * 100_000
     names = ["punycode", "IDNA", "unicode_escape", "zlib", "utf-7", *(f"x{number}" for number in range(50))]
     records = [warc_record("conversion", name, body, f"text/plain; charset={name}") for name in names]
-    kinds = [
-        'text/plain; charset="ISO_8859-1"; format=flowed',
-        "text/plain;charset = shift_jis",
-        "text/plain",
-        "text/plain; charset=x-sjis",
-    ]
-    records += [warc_record("conversion", "good", "text", kind) for kind in kinds]
-    html = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=punycode\r\n\r\n<p>" + body.encode()
-    (tmp_path / "a.warc").write_bytes(b"".join(records) + warc_bytes("page", html))
+    kinds = ["", '; charset="ISO_8859-1"; format=flowed', ";charset = shift_jis", "; charset=x-sjis"]
+    records += [warc_record("conversion", "good", "text", f"text/plain{kind}") for kind in kinds]
     kept = len(_cache)
-
-    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
-
+    found = read(tmp_path / "a.warc", *records, page("text/html; charset=punycode", "<p>" + body))
     assert values(found) == [b"text"] * len(kinds)
     assert len(refusals(found)) == len(names) + 1
     assert refusals(found)[0][1] == "not the text that it says it is: 'punycode' is no charset of the web"
     assert len(_cache) <= kept + len(kinds)
 
 
+def test_a_charset_that_is_none_is_refused_alone(tmp_path: Path) -> None:
+    kinds = ["\0utf", "no-such", "utf-16"]
+    records = [warc_record("conversion", "odd", "grün", f"text/plain; charset={kind}") for kind in kinds]
+    found = read(tmp_path / "a.wet", *records, warc_record("conversion", "good", "text"))
+    assert values(found) == [b"text"]
+    told = [where for where, why in refusals(found) if why.startswith("not the text that it says it is")]
+    assert told == ["a.wet:1", "a.wet:2", "a.wet:3"]
+    assert not any(item.broken for item in found if isinstance(item, Refused))
+
+
 @pytest.mark.parametrize("tag", ["<div>", "<table><tr><td>", "<ul><li>", "<svg>"])
 def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(tag: str, tmp_path: Path) -> None:
     """Extracting it took minutes; a page as deep as people write them, and a few elements more, is read."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
     pages = [tag * 100 + "<p>shallow enough", tag * 30_000 + "deep", "<p>the last one"]
-    (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", head + page.encode()) for page in pages))
-    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+    found = read(tmp_path / "a.warc", *(page("text/html", each) for each in pages))
     assert refusals(found) == [("a.warc:2", f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}")]
     assert values(found)[-1] == b"the last one"
 
 
 def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
-    page = (
+    html = (
         "<html><head><title>t</title></head><body><nav>menu</nav><main><h1>Mühle</h1><p>Korn wird in der Mühle zu Mehl,"
         " und aus Mehl wird Brot gebacken.</p></main><footer>imprint</footer></body></html>"
     )
-    records = []
-    for charset in ("utf-8", "latin-1"):
-        body = f"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset={charset}\r\n\r\n".encode() + page.encode(charset)
-        records.append(warc_bytes(charset, body))
-    records.append(warc_bytes("guessed", b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page.encode()))
-    records.append(warc_bytes("image", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG"))
-    records.append(warc_bytes("odd", b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=no-such\r\n\r\n<p>x"))
-    (tmp_path / "a.warc").write_bytes(b"".join(records))
-    reading = replace(reading_of(), extract=True)
-    found = found_in(reading, tmp_path / "a.warc")
-    texts = {json.loads(value)["id"]: json.loads(value)["text"] for value in values(found)}
-    for name in ("utf-8", "latin-1", "guessed"):
-        assert "Korn wird in der Mühle zu Mehl" in texts[name]
-        assert "menu" not in texts[name]
+    found = read(
+        tmp_path / "a.warc",
+        *(page(f"text/html; charset={charset}", html.encode(charset)) for charset in ("utf-8", "latin-1")),
+        page("text/html", html),
+        page("image/png", b"\x89PNG"),
+        page("text/html; charset=no-such", "<p>x"),
+    )
+    texts = [value.decode() for value in values(found)]
+    assert ["Korn wird in der Mühle zu Mehl" in text for text in texts[:3]] == [True] * 3
+    assert not any("menu" in text for text in texts[:3])
     assert "a page of type image/png, which has no text that could be taken" in [why for _, why in refusals(found)]
 
 
@@ -135,15 +123,14 @@ def test_a_byte_that_is_no_character_harms_no_other_of_a_page(kind: str, tmp_pat
     russian = "<meta charset=windows-1251><p>" + "Мука из зерна. " * 9
     marked = b"\xfe\xff" + "<p>Mühle".encode("utf-16-be")
     pages = ["<p>Mühle, M\udcff, Mühle".encode("utf-8", "surrogateescape"), russian.encode("cp1251"), marked]
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n".encode()
-    plain = head.replace(b"html", b"plain") + "Mühle".encode("utf-8-sig")
-    (tmp_path / "a.warc").write_bytes(b"".join(warc_bytes("page", each) for each in [*map(head.__add__, pages), plain]))
-    found = values(found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc"))
+    plain = page(kind.replace("html", "plain"), "Mühle".encode("utf-8-sig"))
+    found = values(read(tmp_path / "a.warc", *(page(kind, each) for each in pages), plain))
     assert [value.decode()[:14] for value in found] == ["Mühle, M\ufffd, Müh", "Мука из зерна.", "Mühle", "Mühle"]
 
 
-PAGE = "<html><body><main><p>Korn wird in der Mühle zu Mehl, und aus Mehl wird Brot.</p></main></body></html>" * 9
-BODY = PAGE.encode()
+BODY = (
+    "<html><body><main><p>Korn wird in der Mühle zu Mehl, und aus Mehl wird Brot.</p></main></body></html>".encode() * 9
+)
 
 
 def in_chunks(body: bytes) -> bytes:
@@ -188,10 +175,6 @@ NOT_READ: dict[str, tuple[str, bytes, str]] = {
 }
 
 
-def coded_page(kind: str, field: str, body: bytes) -> bytes:
-    return warc_bytes("coded", f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{field}\r\n\r\n".encode() + body)
-
-
 MANY = [b"a%d=1" % number for number in range(40_000)]
 ATTRIBUTES = {
     "of a page": b"<p " + b" ".join(MANY) + b">Text.</p>",
@@ -207,9 +190,8 @@ ATTRIBUTES = {
 @pytest.mark.parametrize("name", [*ATTRIBUTES])
 def test_a_page_of_countless_attributes_is_refused_alone(name: str, tmp_path: Path) -> None:
     """Their parser takes time that grows with the square of their number."""
-    good = coded_page("text/html", "", b"<p " + b" ".join(MANY[:200]) + b">Some words.</p>")
-    (tmp_path / "a.warc").write_bytes(good + coded_page("text/html", "", ATTRIBUTES[name]) + good)
-    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+    good = page("text/html", b"<p " + b" ".join(MANY[:200]) + b">Some words.</p>")
+    found = read(tmp_path / "a.warc", good, page("text/html", ATTRIBUTES[name]), good)
     assert values(found) == [b"Some words.", b"Some words."]
     ((where, told),) = refusals(found)
     assert (where, "too many attributes" in told) == ("a.warc:2", True)
@@ -218,9 +200,9 @@ def test_a_page_of_countless_attributes_is_refused_alone(name: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])
 @pytest.mark.parametrize("name", [*CODED])
 def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path: Path) -> None:
-    (tmp_path / "a.warc").write_bytes(coded_page(kind, *CODED[name]))
-    (value,) = values(found_in(replace(reading_of(), extract=True), tmp_path / "a.warc"))
-    assert "wird in der M" in json.loads(value)["text"]
+    field, body = CODED[name]
+    (value,) = values(read(tmp_path / "a.warc", page(kind, body, field)))
+    assert b"wird in der M" in value
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/html; charset=latin-1", "text/plain; charset=latin-1"])
@@ -228,20 +210,15 @@ def test_pages_are_read_in_every_encoding_of_http(name: str, kind: str, tmp_path
 def test_a_page_whose_encoding_cannot_be_undone_is_refused_alone(name: str, kind: str, tmp_path: Path) -> None:
     field, body, why = NOT_READ[name]
     good = warc_record("conversion", "good", "text")
-    (tmp_path / "a.warc").write_bytes(good + coded_page(kind, field, body) + good)
-    found = found_in(replace(reading_of(plain=True), extract=True), tmp_path / "a.warc")
+    found = read(tmp_path / "a.warc", good, page(kind, body, field), good)
     assert values(found) == [b"text", b"text"]
     ((where, told),) = refusals(found)
-    assert where == "a.warc:2"
-    assert why in told
+    assert (where, why in told) == ("a.warc:2", True)
 
 
 def test_a_page_that_unpacks_to_more_than_a_record_is_not_unpacked_further(tmp_path: Path) -> None:
-    bomb = bytes(1 << 24)
-    pages = [
-        coded_page("text/plain", f"Content-Encoding: {name}", pack(bomb))
-        for name, pack in (("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd.compress))
-    ]
+    packers = (("gzip", gzip.compress), ("br", brotli.compress), ("zstd", zstd.compress))
+    pages = [page("text/plain", pack(bytes(1 << 24)), f"Content-Encoding: {name}") for name, pack in packers]
     (tmp_path / "a.warc").write_bytes(b"".join(pages))
     found = found_in(reading_of(Settings(max_record_bytes=1 << 20)), tmp_path / "a.warc")
     assert [why for _, why in refusals(found)] == ["longer than 1048576 bytes (max_record_bytes)"] * 3
@@ -255,10 +232,8 @@ def test_what_warcio_writes_is_read(tmp_path: Path) -> None:
         writer = WARCWriter(out, gzip=packed)
         for number in range(3):
             with io.BytesIO(f"text {number}".encode()) as block:
-                kind = "text/plain"
-                writer.write_record(
-                    writer.create_warc_record("https://example.org/", "resource", block, warc_content_type=kind)
-                )
+                kind = {"warc_content_type": "text/plain"}
+                writer.write_record(writer.create_warc_record("https://example.org/", "resource", block, **kind))
         (tmp_path / f"a.warc{'.gz' * packed}").write_bytes(out.getvalue())
     assert values(found_in(reading_of(plain=True), tmp_path)) == [b"text 0", b"text 1", b"text 2"] * 2
 
@@ -282,9 +257,3 @@ def test_damage_in_a_record_loses_no_other(*, which: int, at: int, removed: int,
     others = [str(number) for number in range(4) if number != which]
     assert [name for name in there if name in others] == others
     assert len(contents) > len(others) or damaged.startswith(RECORDS[which])  # a line end behind it may be missing
-
-
-def warc_bytes(name: str, block: bytes) -> bytes:
-    head = f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <{name}>\r\nWARC-Target-URI: https://example.org/{name}"
-    more = f"\r\nWARC-Date: 2026-01-01T00:00:00Z\r\nContent-Type: {HTTP}\r\nContent-Length: {len(block)}\r\n\r\n"
-    return (head + more).encode() + block + b"\r\n\r\n"

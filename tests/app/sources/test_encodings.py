@@ -1,9 +1,12 @@
-"""Other encodings than UTF-8."""
+"""Other encodings than UTF-8, and compressed streams."""
 
+import bz2
 import codecs
 import gzip
 import io
-import json
+import lzma
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.sources.reading import found_in, reading_of, refusals, values
-from tokenmill.app.sources.encodings import known_encoding, marked_encoding, recoded
+from tokenmill.app.sources.encodings import DAMAGE, decompressed, known_encoding, marked_encoding, recoded
 from tokenmill.app.sources.items import Refused
 from tokenmill.errors import InputError
 
@@ -65,25 +68,29 @@ def test_a_missing_byte_order_mark_is_told(tmp_path: Path) -> None:
     assert "does not start with BOM: name the encoding that needs none, for example utf-16-le" in refused.why
 
 
+FORMATS = {
+    **dict.fromkeys(["a.txt", "a"], "{}"),
+    **dict.fromkeys(["a.jsonl", "part-0"], '{{"text": "{}"}}\n'),
+    "a.json": '[{{"text": "{}"}}]',
+    "a.csv": "id,text\r\n1,{}\r\n",
+    "a.tsv": "text\tn\n{}\t1\n",
+    "a.tsv.gz": "id\ttext\n1\t{}\n",
+}
+
+
+def write(path: Path, text: str, encoding: str) -> None:
+    data = FORMATS[path.name].format(text).encode(encoding)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-32-be", "shift_jis"])
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.txt", "a.jsonl", "a.json", "says-nothing"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_of_text_is_read_in_any_encoding(name: str, encoding: str, tmp_path: Path) -> None:
+    """But a file that says by a mark that it is UTF-8."""
     text = "grün" if encoding in ("latin-1", "cp1252") else "漢字"
-    row = json.dumps({"text": text}, ensure_ascii=False)
-    content = {
-        "a.csv": f"id,text\r\n1,{text}\r\n",
-        "a.tsv.gz": f"id\ttext\n1\t{text}\n",
-        "a.txt": text,
-        "a.jsonl": row,
-        "a.json": f"[{row}]",
-        "says-nothing": f"{row}\n",
-    }[name]
-    data = content.encode(encoding)
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    write(tmp_path / name, text, encoding)
     (tmp_path / "b.txt").write_text("né", encoding="utf-8-sig")
-
     found = found_in(reading_of(encoding=encoding, plain=True), tmp_path)
-
     assert sorted(values(found)) == sorted([text.encode(), "né".encode()])
 
 
@@ -115,9 +122,7 @@ def test_a_byte_order_mark_names_the_encoding(tmp_path: Path) -> None:
     (tmp_path / "8.txt").write_bytes("Ein grüner Text.".encode("utf-16-le"))
     (tmp_path / "9.txt").write_bytes("Это русский текст, в старой кодировке.".encode("koi8-r"))
     (tmp_path / "x.txt").write_bytes(bytes(range(256)))
-
     found = found_in(reading_of(plain=True), tmp_path)
-
     assert values(found) == ["grün".encode()] * 7
     told = dict(refusals(found))
     assert [*told] == ["5.csv:2", "8.txt", "9.txt", "x.txt"]
@@ -126,33 +131,17 @@ def test_a_byte_order_mark_names_the_encoding(tmp_path: Path) -> None:
     assert told["x.txt"] == "not text: it holds NUL bytes"
 
 
-LIKE_UTF_8 = {"iso2022_kr": "한국어", "iso2022_jp_2": "漢字é"}
-"""By encodings whose bytes are ASCII."""
+LIKE_UTF_8 = {"iso2022_kr": "한국어", "iso2022_jp_2": "漢字é"}  # by encodings whose bytes are ASCII
 
 
 @pytest.mark.parametrize(
     "encoding", [*LIKE_UTF_8, "utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be", "cp1252", "gb18030"]
 )
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.txt", "{}"),
-        ("a", "{}"),
-        ("a.jsonl", '{{"text": "{}"}}\n'),
-        ("a.json", '[{{"text": "{}"}}]'),
-        ("part-0", '{{"text": "{}"}}\n'),
-        ("a.csv", "id,text\n1,{}\n"),
-        ("a.tsv", "text\tn\n{}\t1\n"),
-        ("a.tsv.gz", "id\ttext\n1\t{}\n"),
-    ],
-)
-def test_the_message_names_an_encoding_that_reads_the_file(
-    name: str, content: str, encoding: str, tmp_path: Path
-) -> None:
-    """Of every format; what it seems to be is no rule, so nothing is read before somebody says it."""
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_message_names_an_encoding_that_reads_the_file(name: str, encoding: str, tmp_path: Path) -> None:
+    """What it seems to be is no rule, so nothing is read before somebody says it."""
     text = LIKE_UTF_8.get(encoding, "Ein 漢字、文字 Text" if encoding == "gb18030" else "Ein grüner Text")
-    data = content.format(text).encode(encoding)
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    write(tmp_path / name, text, encoding)
     found = found_in(reading_of(plain=True), tmp_path / name)
     assert values(found) == []
     _, _, advised = refusals(found)[0][1].partition("--encoding ")
@@ -181,3 +170,56 @@ def test_encodings_have_one_name() -> None:
     """So that a run is the same one, however somebody calls its encoding."""
     assert known_encoding("Latin1") == known_encoding("latin-1") == codecs.lookup("iso8859-1").name
     assert known_encoding("UTF8") == "utf-8"
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".xz": lzma.compress}
+each = pytest.mark.parametrize("suffix", [*PACK])
+
+
+def opened(packed: bytes, suffix: str) -> "io.BufferedReader":
+    return decompressed(io.BufferedReader(io.BytesIO(packed)), suffix)
+
+
+@each
+@given(parts=st.lists(st.binary(max_size=30), max_size=4), padding=st.integers(0, 2), at=st.integers(0, 99))
+def test_streams_behind_each_other_are_one(suffix: str, parts: list[bytes], padding: int, at: int) -> None:
+    between = bytes(4 * padding) if suffix == ".xz" else b""
+    stream = opened(b"".join(PACK[suffix](part) + between for part in [b"", *parts]), suffix)
+    whole = b"".join(parts)
+    assert stream.read() == whole
+    assert stream.seek(at) == min(at, len(whole))
+    assert stream.read() == whole[at:]
+    assert stream.seek(0, io.SEEK_END) == len(whole)
+    assert stream.seek(-min(3, len(whole)), io.SEEK_END) == max(0, len(whole) - 3)
+    assert stream.read() == whole[-3:]
+
+
+@each
+@pytest.mark.parametrize("behind", [b"rubbish", b"\0rubbish", b"BZ", b"\xfd7z", b"\0" * 5])
+def test_rubbish_behind_a_stream_is_damage(suffix: str, behind: bytes) -> None:
+    """The libraries' own files take it for the end; what is before it is read."""
+    stream = opened(PACK[suffix](b"text") + behind, suffix)
+    assert stream.read1() == b"text"
+    with pytest.raises(DAMAGE):
+        stream.read()
+
+
+@each
+@pytest.mark.slow
+def test_a_bomb_is_read_in_pieces(suffix: str) -> None:
+    stream = opened(PACK[suffix](bytes(32 << 20)), suffix)
+    most = max(len(piece) for piece in iter(lambda: stream.read1(1 << 20), b""))
+    assert most <= 1 << 20
+
+
+def test_an_xz_file_that_asks_for_gigabytes_is_damage() -> None:
+    """Its dictionary would be in memory as a whole."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 20}]
+    packed = bytearray(lzma.compress(b"text", filters=filters))
+    assert opened(bytes(packed), ".xz").read() == b"text"
+    header = packed[12:24]
+    header[4] = 40  # dictionary size 4 GiB - 1, in a block's header, which has a checksum of its own
+    header[8:] = zlib.crc32(header[:8]).to_bytes(4, "little")
+    packed[12:24] = header
+    with pytest.raises(DAMAGE, match=r"[Mm]emory"):
+        opened(bytes(packed), ".xz").read()
