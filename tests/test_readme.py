@@ -156,18 +156,12 @@ class Reader:
         """Close Python, and press Ctrl-C; neither is left running, even if it does not end in time."""
         with ExitStack() as last:
             if self.up is not None:
-                last.callback(_end, self.up)
+                last.callback(self.up.kill)
+                last.callback(self.up.wait, 60)
+                last.callback(self.up.send_signal, signal.SIGINT)
             if self.python is not None:
                 last.callback(self.python.kill)
                 self.python.communicate(timeout=60)
-
-
-def _end(up: "subprocess.Popen[bytes]") -> None:
-    up.send_signal(signal.SIGINT)
-    try:
-        up.wait(60)
-    finally:
-        up.kill()
 
 
 @pytest.fixture
@@ -187,8 +181,7 @@ def test_it_can_be_read_in_five_minutes() -> None:
 def test_a_new_user_has_a_batch_after_minutes(tmp_path: Path) -> None:
     """From an empty environment, with the torch that is there; prints how long installing and reading took."""
     began = time.monotonic()
-    bin_directory = tmp_path / "new/bin"
-    checkout = tmp_path / "checkout"
+    bin_directory, checkout = tmp_path / "new/bin", tmp_path / "checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
     subprocess.run([sys.executable, "-m", "venv", str(bin_directory.parent)], check=True)
     subprocess.run([bin_directory / "pip", "install", "--quiet", ".[app,produce]"], cwd=checkout, check=True)
@@ -198,16 +191,11 @@ def test_a_new_user_has_a_batch_after_minutes(tmp_path: Path) -> None:
     for line in short_way[0].code.splitlines():
         subprocess.run(line, shell=True, cwd=checkout, env=environment, check=True)  # noqa: S602 - README's
     packed = time.monotonic()
-    torch = str(Path(sysconfig.get_paths()["purelib"]))
-    code = f"import sys; sys.path.append({torch!r})\n{short_way[1].code}"
-    said = subprocess.run(
-        [bin_directory / "python", "-c", code], cwd=checkout, check=True, capture_output=True, text=True
-    )
-    assert "packed and read: torch.Size([4, 64])" in said.stdout
-    print(  # noqa: T201 - figures for people, which nothing asserts
-        f"installed in {installed - began:.0f} s, packed in {packed - installed:.0f} s, read in "
-        f"{time.monotonic() - packed:.0f} s"
-    )
+    code = f"import sys; sys.path.append({sysconfig.get_paths()['purelib']!r})\n{short_way[1].code}"
+    said = subprocess.check_output([bin_directory / "python", "-c", code], cwd=checkout, text=True)
+    assert "packed and read: torch.Size([4, 64])" in said
+    times = f"installed in {installed - began:.0f} s, packed in {packed - installed:.0f} s"
+    print(f"{times}, read in {time.monotonic() - packed:.0f} s")  # noqa: T201 - for people: nothing asserts them
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 from pyarrow import parquet
 
+from tests.marked import until
 from tokenmill.app.milling.steps.gopher_quality import GopherQuality
 from tokenmill.app.milling.steps.protocol import Rejected
 from tokenmill.documents import Document
@@ -144,14 +145,6 @@ class Story:
     rules: list[dict[str, Any]] = field(default_factory=list)
     mill_log: str = ""
 
-    @property
-    def documents(self) -> int:
-        return self.outside.documents + self.inside.documents
-
-    @property
-    def tokens(self) -> int:
-        return self.outside.tokens + self.inside.tokens
-
 
 def tell(project: Project, data: Path, services: list[str], say: Callable[[str], None]) -> Story:
     """Run the stack, and return what was seen; it runs on. ``services`` are those that can be had here."""
@@ -211,7 +204,7 @@ def _kill_the_mill(project: Project, story: Story) -> None:
         state = project.inspect(mill)["State"]
         return bool(state["Running"]) and state["Pid"] not in {0, before}
 
-    _until("the killed container runs again", again)
+    assert until(again, WAIT_SECONDS), "the killed container does not run again"
     story.killed = (before, project.inspect(mill)["State"]["Pid"])
     _wait_for_mills(project, 1)
 
@@ -253,7 +246,7 @@ def _look(project: Project, story: Story, since: float) -> None:
 
 
 def _wait_for_mills(project: Project, count: int) -> None:
-    _until(f"{count} mills have partitions", lambda: _members(project) == count)
+    assert until(lambda: _members(project) == count, WAIT_SECONDS), f"not {count} mills have partitions"
 
 
 def _members(project: Project) -> int:
@@ -263,11 +256,3 @@ def _members(project: Project) -> int:
     lines = project.compose("exec", "-T", "kafka", script, *asked, check=False).splitlines()
     rows = [line.split() for line in lines if line.startswith("tokenmill ")]
     return sum(row[-1].isdecimal() and int(row[-1]) > 0 for row in rows)
-
-
-def _until(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not so after {WAIT_SECONDS} s: {what}")
-        time.sleep(0.5)
