@@ -106,7 +106,6 @@ def open_steps(store: Store | Path, **options: Any) -> StepDataset:
 
 
 def every_reader(store: Any) -> dict[str, Any]:
-    """Open a store with everything that reads tokens."""
     shared = {"store": store, "stream": STREAM}
     mixed: dict[str, Any] = {"streams": {"a": {"store": store}, "b": {}}, "weights": {"a": 1, "b": 1}} | shared | STEPS
     documents = Documents(**shared)

@@ -196,7 +196,6 @@ def test_copies_of_batches_and_of_what_can_be_opened_again_are_whole(store: Stor
 def test_an_argument_that_is_not_there_is_refused_with_the_one_that_is_meant(
     store: Store, kind: Any, name: str, said: str
 ) -> None:
-    """By every class, before it opens anything; signatures stay what they are."""
     with pytest.raises(TypeError, match=f"takes no {name}.*{said}"):
         kind(store.path, STREAM, **{name: 1})
     assert "store" in inspect.signature(kind).parameters

@@ -279,7 +279,6 @@ def test_a_packed_store_is_waited_for_by_the_command_that_fills_it(tmp_path: Pat
 
 @pytest.mark.parametrize(("lost", "other"), [("eras.index", "eras.jsonl"), ("eras.jsonl", "eras.index")])
 def test_which_file_of_the_eras_is_lost_is_told_by_the_other(tmp_path: Path, lost: str, other: str) -> None:
-    """By loops, which wait for a copy, and by data sets of what is there now."""
     store = era_store(tmp_path / "store")
     os.truncate(store.path / STREAM / lost, 0)
     told = re.escape(f"{other} has it and {lost} does not, as while a store is copied; copy both again")
@@ -369,7 +368,6 @@ def test_a_store_that_is_deleted_while_it_is_waited_for_is_named(tmp_path: Path,
 
 
 def later(reader: Any) -> list[Callable[[], object]]:
-    """Return what asks the files of an open reader again."""
     if isinstance(reader, Batches):
         batch = next(iter(reader))
         return [batch.documents, batch.sources, reader.behind]
@@ -380,7 +378,6 @@ def later(reader: Any) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", [Batches, EraDataset, Windows])
 def test_every_reader_names_a_store_that_is_gone(tmp_path: Path, kind: type[Any]) -> None:
-    """Once the store is back, all is as before."""
     store = era_store(tmp_path / "store")
     asks = later(kind(store.path, STREAM, **({"batch_size": 2} if kind is Batches else {})))
     store.path.rename(tmp_path / "away")

@@ -107,7 +107,6 @@ def test_resuming_continues_the_sequence_anywhere(
     passes: int,
     length: int,
 ) -> None:
-    """With other numbers of ranks and other batches each time, over eras and passes, whatever was read ahead."""
     options: dict[str, Any] = {"passes": passes, "sequence_length": length, "read_ahead": read_ahead}
     rows: list[list[int]] = []
     state: Any = None
@@ -336,7 +335,6 @@ def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
 
 
 def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
-    """Their batches are smaller, one without any is left out, and all others are what they were."""
     store, rows = era_store(tmp_path), expected(shuffle=False)
     assert rows[:5] == tokens_of(CHAINS[0], INFO)[:5].tolist()
     for block in (0, 2, 3, 5):

@@ -94,7 +94,6 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], list[int]]]
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often each object was read."""
     return counted_reads(monkeypatch)
 
 
@@ -402,7 +401,6 @@ def test_what_was_changed_in_the_bucket_is_refused(address: str, tmp_path: Path)
 
 
 def test_datasets_by_index(store: Path, address: str, cache: Path, reads: Counter[str]) -> None:
-    """All of them share a folder, and each byte comes once."""
     places: list[tuple[Any, dict[str, Any]]] = [(address, {"cache": cache}), (store, {})]
     mine, theirs = (EraDataset(at, STREAM, sequence_length=4, **more) for at, more in places)
     assert repr(mine) == repr(theirs)

@@ -29,7 +29,6 @@ def rows_of(dataset: EraDataset, indices: list[int]) -> list[list[int]]:
 
 @given(st.integers(0, 5), st.integers(1, 6), st.sampled_from([1, 2, 4]), st.data())
 def test_samples_are_those_of_the_eras(store: Store, first: int, count: int, length: int, data: st.DataObject) -> None:
-    """One by one or together, from either end, in any order, also again and again."""
     eras = range(first, min(first + count, 6))
     dataset = EraDataset(store.path, STREAM, sequence_length=length, eras=eras)
     reached = {number: (part.first, part.first) for number, part in enumerate(ERAS[-1].ranges)}
@@ -68,7 +67,6 @@ def test_a_dataset_is_frozen(tmp_path: Path) -> None:
 
 
 def test_eras_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """Neither known, nor known without their blocks."""
     path = era_store(tmp_path / "store", OPEN_ERAS[:2]).path
     several = "one era or more"
     for wrong, words in ((range(3), "which has 2"), (range(2, 2), several), (range(0, 2, 2), several)):

@@ -275,7 +275,6 @@ class Scene:
         return kind(**({"streams": streams, "weights": {"a": 1, "b": 1}} | shared | values))
 
     def find(self, **values: Any) -> None:
-        """Read a document, those without labels left out."""
         right: dict[str, Any] = {"store": self.labelled, "stream": STREAM}
         if {"label_names", "on_missing_label"} & {*values}:
             right |= {"label_field": "label", "on_missing_label": "drop", "label_names": ["y"]}
@@ -312,7 +311,6 @@ def with_argument(call: Callable[..., object], name: str) -> Callable[[Any], obj
 
 
 def table(scene: Scene) -> Iterator[tuple[str, Row]]:
-    """Yield every argument of everything public, by name."""
     classes: list[tuple[str, Callable[..., object], Mapping[str, Values]]] = [
         ("Batches", scene.read, BATCHES),
         ("StepDataset", partial(scene.open, StepDataset), STEPS),

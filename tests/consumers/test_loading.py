@@ -44,7 +44,6 @@ def load(dataset: StepDataset, workers: int, kind: str = "", **options: Any) -> 
 
 
 def stateful(dataset: StepDataset, workers: int, kind: str = "") -> Any:
-    """Return torchdata's loader."""
     loaders = pytest.importorskip("torchdata.stateful_dataloader")
     options = {"num_workers": workers, "persistent_workers": kind == "persistent"}
     return loaders.StatefulDataLoader(dataset, batch_size=None, **options)
@@ -226,7 +225,6 @@ class Worker:
         return self._pipe.recv()
 
     def begin(self) -> int:
-        """Return with which sample a loop begins."""
         sample: int = self.ask("begin")
         return sample
 

@@ -239,7 +239,6 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
 def test_all_documents_are_delivered_where_that_is_asked_for(
     documents: Documents, kind: Any, world_size: int, batch_size: int
 ) -> None:
-    """In batches and through loaders, and counted by their labels; resumed at any step."""
     sampler = kind(documents)
     options: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": False}
     ranks = [PaddedBatches(documents, sampler, rank=rank, **options) for rank in range(world_size)]
@@ -314,7 +313,6 @@ def refused(call: Any, *words: str) -> None:
 
 
 def test_states_of_other_sequences_are_refused(documents: Documents, path: Path, tmp_path: Path) -> None:
-    """Another order, seed, choice of eras or labels, and another store's text under the same name."""
     for one, other in permutations(samplers(documents), 2):
         refused(partial(one.load_state_dict, other.state_dict()), "another sequence")
     state = next(iter(PaddedBatches(documents, batch_size=2))).state

@@ -332,7 +332,6 @@ CHUNK, SEGMENT = 12, 4
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of 26 chunks of three segments in each of two partitions and three eras."""
     info = packed_info("chunks", block_tokens=CHUNK + 1)
     blocks = {
         n: pack(given_documents([40, 27, 9, 13, 90, 26, 14, 70, 13, 55], first=n), "chunks", CHUNK + 1) for n in (0, 1)

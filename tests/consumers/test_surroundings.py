@@ -35,7 +35,6 @@ from tokenmill.store import open_eras, open_partition, partitions_in, streams_in
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a store, ``home/data/store``, and work in ``home/data``."""
     text_store(tmp_path / "data" / "store", [3, 9, 4] * 4)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path / "data")

@@ -111,7 +111,6 @@ def test_no_tokenizer_is_loaded_before_text_is_asked_for(tmp_path: Path) -> None
 
 
 def test_samples_are_as_long_as_the_stream_has_them_unless_told_otherwise(tmp_path: Path) -> None:
-    """In every loader."""
     store = era_store(tmp_path).path
     one: dict[str, Any] = {"store": store, "stream": STREAM, "batch_size": 2}
     mixed: dict[str, Any] = {"streams": {"a": {}}, "weights": {"a": 1}, **one}

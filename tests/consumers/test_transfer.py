@@ -320,7 +320,6 @@ def test_long_steps_have_the_next_copy_looked_for_and_made_beside_them() -> None
 
 @pytest.mark.parametrize("where", ["looked for", "made"])
 def test_what_was_made_before_an_error_comes_before_it(where: str) -> None:
-    """Also where the thread made it all at once."""
 
     def copies() -> Iterator[list[int]]:
         yield from ([1], [2, 3])

@@ -203,7 +203,6 @@ def test_what_the_reader_forgot_is_recalled_from_its_own_bytes(*, span: tuple[in
 
 
 def test_messages_of_other_streams_partitions_and_block_sizes_are_refused() -> None:
-    """By the fingerprint, above the wanted block too; by the hash before block 0; by their bytes."""
     for first in (0, 5):
         foreign = replace(TRUE.message(first, first + 1), fingerprint=b"x" * 16)
         with pytest.raises(FingerprintError, match=(b"x" * 16).hex()):

@@ -139,13 +139,11 @@ def test_every_record_is_where_a_search_of_all_samples_finds_it(seed: int, lengt
 
 
 def step_and_row(position: Position, sample: int) -> tuple[int | None, int | None]:
-    """Return a sample's step by looking at all steps."""
     steps = ((step, position.samples_of(step)) for step in range(position.step))
     return next(((step, sample - taken.start) for step, taken in steps if sample in taken), (None, None))
 
 
 def test_a_step_is_what_the_batches_delivered(scene: Scene) -> None:
-    """Row by row on every rank, also after the batch size changed."""
     ranks = open_ranks(scene.store, 2, batch_size=1)
     steps = zip(*(islice(rank, 3) for rank in ranks), strict=True)
     wanted = [one.sources() + other.sources() for one, other in steps]

@@ -305,7 +305,6 @@ def test_later_passes_know_that_nothing_came_after_the_last_era(tmp_path: Path, 
 
 
 def test_a_position_beyond_the_store_is_pinned_by_what_is_known(tmp_path: Path) -> None:
-    """As after a skip: by the last era that is there, and by none where there is none."""
     assert open_content(store_of(tmp_path / "some", ERAS[:2])).pin(at(1000)).content == Content(1, ERAS[1].hash.hex())
     assert open_content(make_store(tmp_path / "none", INFO)).pin(at(1000)).content is None
 
@@ -369,7 +368,6 @@ def test_everything_from_the_era_of_the_next_sample_on_is_needed(store: Store, e
 
 
 def test_what_comes_later_is_needed_where_nothing_is_left(tmp_path: Path, store: Store) -> None:
-    """A state ahead of the store's eras, at the end marker, or at the end of the eras that it names."""
     still_open = era_store(tmp_path, OPEN_ERAS).path
     ends = [part.stop for part in OPEN_ERAS[-1].ranges]
     for samples in (BLOCKS, BLOCKS + 100):
@@ -381,7 +379,6 @@ def test_what_comes_later_is_needed_where_nothing_is_left(tmp_path: Path, store:
 
 
 def test_passes_that_are_left_need_the_first_era(store: Store) -> None:
-    """The last one needs no more than its own next sample's."""
     one = BLOCKS
     for samples, era in ((before(3), 0), (one, 0), (one + before(3), 0), (2 * one, 0), (2 * one + before(3), 3)):
         assert first_needed(store.path, INFO, [at(samples, sequence_of(passes=3))]) == firsts(era)
@@ -407,7 +404,6 @@ def test_a_run_goes_on_over_what_is_left(tmp_path: Path) -> None:
 
 
 def test_only_states_of_the_stream_are_taken(tmp_path: Path, store: Store) -> None:
-    """What is none says which file it is, and another stream's names both."""
     file, good = tmp_path / "state.json", at(3).to_dict()
     file.write_text(json.dumps(good))
     assert read_state(file) == at(3)
