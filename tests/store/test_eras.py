@@ -236,8 +236,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene(store, {name: (store.path / STREAM / name).read_bytes() for name in NAMES}, lengths)
 
 
-def test_lines_are_the_records_of_the_control_topic(scene: Scene) -> None:
+def test_lines_are_the_records_of_the_control_topic_and_a_follower_goes_on_behind_them(scene: Scene) -> None:
     scene.put()
+    with EraWriter.open(scene.store, STREAM) as writer:
+        follower = EraFollower(STREAM, INFO.fingerprint, writer.last, writer.position)
+    assert (follower.position, follower.log.next_number, follower.log.ended) == (OFFSET + 3 * 7, 8, True)
     assert scene.files[ERA_LINES_FILE].split(b"\n") == [*(era.pack() for era in ERAS), b""]
     assert len(scene.files[ERA_INDEX_FILE]) == len(ERAS) * ROW_BYTES
 
@@ -342,13 +345,6 @@ def test_eras_that_do_not_continue_are_refused(tmp_path: Path) -> None:
         writer.append(with_offsets(ERAS))
     with EraWriter.open(store, STREAM) as writer, pytest.raises(GapError, match="continues era 7"):
         writer.append(with_offsets(ERAS[:1]))
-
-
-def test_a_follower_goes_on_where_the_store_stands(scene: Scene) -> None:
-    scene.put()
-    with EraWriter.open(scene.store, STREAM) as writer:
-        follower = EraFollower(STREAM, INFO.fingerprint, writer.last, writer.position)
-    assert (follower.position, follower.log.next_number, follower.log.ended) == (OFFSET + 3 * 7, 8, True)
 
 
 def test_there_is_one_writer(scene: Scene) -> None:

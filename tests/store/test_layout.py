@@ -75,12 +75,10 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"), [(errno.EACCES, "Let this user write there: a"), (errno.ENOSPC, "Make room, ")]
-)
-def test_what_a_directory_needs_is_said(number: int, advice: str) -> None:
-    with pytest.raises(DiskError, match=advice), blaming(Path("store")):
-        raise OSError(number, "some words")
+def test_what_a_directory_needs_is_said() -> None:
+    for number, advice in ((errno.EACCES, "Let this user write there: a"), (errno.ENOSPC, "Make room, ")):
+        with pytest.raises(DiskError, match=advice), blaming(Path("store")):
+            raise OSError(number, "some words")
 
 
 def test_a_second_writer_is_told_who_holds_the_directory_until_it_is_given_back(tmp_path: Path) -> None:

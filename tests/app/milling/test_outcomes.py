@@ -122,22 +122,22 @@ def _owner(rule: SplitRule, key: bytes) -> str | None:
     return PlainRules({"splits": [*rule.splits.items()], "shards": rule.shards}).split(key)
 
 
-@given(rules, documents)
-def test_a_document_belongs_to_the_owner_of_its_shard(rule: SplitRule, document: Document) -> None:
-    if rule.by == "content" or document.id is None:
-        key = document.text
-    else:
-        key = document.id if isinstance(document.id, str) else f"{document.id:d}"
-    assert rule.split_of_document(document) == _owner(rule, key.encode())
-
-
 def _splits(rule: SplitRule, documents: list[Document]) -> list[str | None]:
     names = [*rule.splits, None]
     return [names[owner] for owner in rule.owners(DocumentColumns.of(documents)).tolist()]
 
 
-@given(rules, st.lists(documents))
-def test_many_documents_are_divided_as_each_alone(rule: SplitRule, many: list[Document]) -> None:
+@given(rules, st.lists(documents), st.binary())
+def test_documents_and_bytes_belong_to_the_owner_of_their_shard(
+    rule: SplitRule, many: list[Document], value: bytes
+) -> None:
+    assert rule.split_of_bytes(value) == _owner(rule, value)
+    for document in many:
+        if rule.by == "content" or document.id is None:
+            key = document.text
+        else:
+            key = document.id if isinstance(document.id, str) else f"{document.id:d}"
+        assert rule.split_of_document(document) == _owner(rule, key.encode())
     assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
 
 
@@ -147,11 +147,6 @@ def test_the_most_shards_are_counted_without_overflow() -> None:
     assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
     with pytest.raises(SettingsError, match="shards"):
         SplitRule(2**31 + 1, {"low": 1})
-
-
-@given(rules, st.binary())
-def test_what_is_no_document_belongs_to_the_owner_of_its_bytes(rule: SplitRule, value: bytes) -> None:
-    assert rule.split_of_bytes(value) == _owner(rule, value)
 
 
 def test_known_keys_have_known_splits() -> None:

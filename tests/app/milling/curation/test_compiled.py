@@ -26,23 +26,17 @@ def folder_now() -> Path:
     return folder
 
 
-def test_code_is_kept_beside_the_sources(tmp_path: Path) -> None:
+def test_code_is_kept_beside_the_sources_or_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = folder_now()
     assert folder.is_dir()
     assert folder.parent == tmp_path / "package" / "__pycache__"
-
-
-def test_other_sources_have_another_folder(tmp_path: Path) -> None:
-    """A kernel's code holds that of what it calls in other files."""
-    before = kernel_folder.__wrapped__()
-    (tmp_path / "package" / "kernel.py").write_text("two")
-    assert kernel_folder.__wrapped__() != before
-
-
-def test_the_variable_of_numba_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "package" / "kernel.py").write_text("two")  # a kernel's code holds that of what it calls in other files
+    assert folder_now() != folder
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_writable", lambda _folder: None)
+        assert kernel_folder.__wrapped__() is None  # kernels are compiled by each process then
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "elsewhere"))
-    folder = folder_now()
-    assert folder.parent == tmp_path / "elsewhere"
+    assert folder_now().parent == tmp_path / "elsewhere"
 
 
 def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -72,11 +66,6 @@ def test_code_that_somebody_else_could_have_put_there_is_not_run(
         os.chown(folder / "code", 12345, -1)
     else:
         (folder if harm == "folder" else folder / "code").chmod(0o777)
-    assert kernel_folder.__wrapped__() is None
-
-
-def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_writable", lambda _folder: None)
     assert kernel_folder.__wrapped__() is None
 
 

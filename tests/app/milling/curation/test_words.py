@@ -34,18 +34,12 @@ def stock(spacy: Any) -> Any:
 
 
 @given(text=curious_texts)
-def test_words_are_those_of_spacy_without_white_space(stock: Any, text: str) -> None:
+def test_words_and_sentences_are_those_of_spacy_without_white_space(stock: Any, text: str) -> None:
     text = text.replace("IS_ALPHA", "")
     with stock.memory_zone():
-        expected = [token.text.strip() for token in stock(text) if token.text.strip()]
+        read = stock(text)
+        expected, count = [token.text.strip() for token in read if token.text.strip()], sum(1 for _ in read.sents)
     assert list(english().words(text)) == expected
-
-
-@given(text=curious_texts)
-def test_sentences_are_those_of_spacy(stock: Any, text: str) -> None:
-    text = text.replace("IS_ALPHA", "")
-    with stock.memory_zone():
-        count = sum(1 for _ in stock(text).sents)
     sentences = english().sentences(text)
     assert "".join(sentences) == text
     assert len(sentences) == max(count, 1)

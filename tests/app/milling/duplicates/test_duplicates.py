@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from hashlib import sha256
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 
@@ -83,11 +84,10 @@ Told = list[tuple[int, tuple[int, int]]]
 
 def fed(window: Window, deduplication: Deduplication, texts: list[str], cuts: list[int], start: int = 0) -> Told:
     found: Told = []
-    for low, high in zip([0, *cuts], [*cuts, len(texts)], strict=True):
+    for low, high in pairwise([0, *cuts, len(texts)]):
         places = np.array([(0, start + at) for at in range(low, high)], np.uint64).reshape(-1, 2)
         told = window.judge(sign(deduplication, texts[low:high]), places)
-        rows = zip(told.kinds.tolist(), told.places.tolist(), strict=True)
-        found += [(kind, (one, other)) for kind, (one, other) in rows]
+        found += zip(told.kinds.tolist(), map(tuple, told.places.tolist()), strict=True)
     return found
 
 
@@ -115,12 +115,8 @@ def test_all_kernels_are_compiled_for_an_image() -> None:
     assert done.stdout == "[]\n"
 
 
-KINDS = [
-    Near(window=12, bands=6, rows=2),
-    Near(window=2000, bands=6, rows=2),
-    Exact(window=40),
-    Exact(window=4, fold=True),
-]
+NEAR = [Near(window=window, bands=6, rows=2) for window in (12, 2000)]
+KINDS = [*NEAR, Exact(window=40), Exact(window=4, fold=True)]
 
 
 @given(st.integers(0, 1000), st.integers(2, 12), st.sampled_from(KINDS), st.lists(st.integers(0, 120), max_size=6))

@@ -80,11 +80,15 @@ def test_rows_by_hand(parameters: dict[str, str], expected: Any, pieces: Any, fi
     assert totals.get("packing", {}).get("padding", 0) == padding
 
 
-def test_the_totals_of_rows_say_what_is_left_out_and_divided() -> None:
+def test_totals_say_what_is_left_out_and_divided() -> None:
     assert milled(rows(6), TEXTS)[2]["packing"] == {"padding": 2, "shortened": 1, "left_out": 4}
     assert milled(rows(6, long="split"), ["abcdefghi"])[2]["packing"] == {"padding": 3, "cut": 1}
     left = milled(rows(6, long="split", short="drop"), ["abcdefghi"])
     assert (len(left[0]), left[2]["packing"]) == (2, {"cut": 1, "shortened": 1, "left_out": 1})
+    # two ids of nine are behind the only chunk's, the label counted
+    assert milled(chunks(6), ["abcdefgh"])[2]["packing"] == {"shortened": 1, "left_out": 2}
+    assert milled(chunks(4), ["abcdefgh"])[2]["packing"] == {"cut": 1}
+    assert milled(chunks(4, rest="pad"), ["abcdefg"])[2]["packing"] == {"cut": 1, "padding": 1}
 
 
 @pytest.mark.parametrize(
@@ -105,13 +109,6 @@ def test_chunks_by_hand(parameters: Any, expected: Any, pieces: Any, packing: An
     blocks, found, totals = milled(chunks(4, **parameters), ["abcdefgh", "abc"])
     assert (blocks, found) == (expected, pieces)
     assert (totals["packing"], totals["filtered"]) == (packing, filtered)
-
-
-def test_what_no_chunk_holds_is_counted() -> None:
-    """Two ids of nine are behind the only chunk's, the label counted."""
-    assert milled(chunks(6), ["abcdefgh"])[2]["packing"] == {"shortened": 1, "left_out": 2}
-    assert milled(chunks(4), ["abcdefgh"])[2]["packing"] == {"cut": 1}
-    assert milled(chunks(4, rest="pad"), ["abcdefg"])[2]["packing"] == {"cut": 1, "padding": 1}
 
 
 @given(separate_sources, record_lists(), feed_sizes, message_bytes, st.integers(0, 40))

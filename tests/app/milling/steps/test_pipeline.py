@@ -47,12 +47,17 @@ def _opened(name: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_says_what_it_is(name: str, tmp_path: Path) -> None:
+def test_a_step_says_what_it_is_with_every_parameter(name: str, tmp_path: Path) -> None:
     step = _opened(name, tmp_path)
     assert step.name == name
     said = step.describe()
     assert said["name"] == name
     assert said["version"] >= 1
+    written = steps_as_toml([{"name": name}])
+    (entry,) = tomllib.loads(written)["steps"]
+    for parameter in parameters_of(STEPS[name]):
+        assert (parameter.name in entry) or f"# {parameter.name} = " in written
+    assert max(map(len, written.splitlines())) <= 120
 
 
 @pytest.mark.slow
@@ -93,6 +98,8 @@ def test_names_stand_for_steps() -> None:
 def test_a_profile_is_written_as_recipes_have_it(name: str) -> None:
     """So that who names it has the recipe of who writes it out."""
     assert canonical_entries(PROFILES[name].steps) == PROFILES[name].steps
+    written = steps_as_toml(PROFILES[name].steps)
+    assert canonical_entries(tomllib.loads(written)["steps"]) == PROFILES[name].steps
 
 
 @pytest.mark.parametrize(
@@ -126,21 +133,6 @@ def test_finewebs_order_is_kept() -> None:
     answer = steps[0](Document(PLAIN * 20))
     assert isinstance(answer, Rejected)
     assert answer.reason.startswith("dup_")
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_written_out_is_the_profile(name: str) -> None:
-    written = steps_as_toml(PROFILES[name].steps)
-    assert canonical_entries(tomllib.loads(written)["steps"]) == PROFILES[name].steps
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_every_parameter_of_a_step_stands_there(name: str) -> None:
-    written = steps_as_toml([{"name": name}])
-    (entry,) = tomllib.loads(written)["steps"]
-    for parameter in parameters_of(STEPS[name]):
-        assert (parameter.name in entry) or f"# {parameter.name} = " in written
-    assert max(map(len, written.splitlines())) <= 120
 
 
 @given(st.recursive(st.text(st.characters(codec="utf-8")) | st.booleans() | st.integers(-(2**63), 2**63 - 1), st.lists))
@@ -193,9 +185,8 @@ def test_a_list_is_named_by_its_content(tmp_path: Path) -> None:
     assert list_digests([{"name": "words", "words": ["bad"]}, {"name": "newer", "words": "a"}]) == frozenset()
     (step,) = open_pipeline(one.entries, one.lists, limits=LIMITS)
     assert step.describe()["words"] == f"sha256:{digest}"
-    with pytest.raises(
-        SettingsError, match=rf"step 1 \(words\): the list words \(SHA-256 {digest[:12]}…\) is not there"
-    ):
+    lost = rf"step 1 \(words\): the list words \(SHA-256 {digest[:12]}…\) is not there"
+    with pytest.raises(SettingsError, match=lost):
         open_pipeline(one.entries, limits=LIMITS)
 
 

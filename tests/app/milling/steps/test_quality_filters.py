@@ -81,26 +81,6 @@ def counted(**bounds: object) -> GopherRepetition:
     return GopherRepetition(**{**lines, "top_n_grams": (), "dup_n_grams": (), **bounds})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (UNIQUE, ""),
-        ("", "empty"),
-        (" ", ""),
-        (UNIQUE + "\n\na" * 3, "dup_para_frac"),
-        (f"{UNIQUE}\n\n" * 2 + UNIQUE.replace("\n", "\n\n"), "dup_para_char_frac"),
-        (UNIQUE + "\na" * 30, "dup_line_frac"),
-        (UNIQUE + ("\n" + "long line " * 20) * 3, "dup_line_char_frac"),
-        (UNIQUE + "\n" + "good day " * 40, "top_2_gram"),
-        (UNIQUE + "\n" + "a fine day " * 25, "top_3_gram"),
-        (UNIQUE + "\n" + "what a fine day, " * 10, "top_4_gram"),
-        (UNIQUE + "\n" + "all of us had what was a fine day in town " * 6, "duplicated_5_n_grams"),
-    ],
-)
-def test_each_rule_of_gopher_repetition_has_a_reason(text: str, expected: str) -> None:
-    assert reason(GopherRepetition(), text) == expected
-
-
 @pytest.mark.parametrize("n", range(2, 11))
 def test_a_bound_of_sequences_itself_is_within(n: int) -> None:
     text = " ".join([*(f"w{number}" for number in range(n))] * 2)
@@ -168,21 +148,32 @@ def looser(**bounds: float) -> FinewebQuality:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("kind", "text", "expected"),
     [
-        (f"{LONG}.", ""),
-        ("", "empty"),
-        (" \n\t\n", "empty"),
-        (LONG, "line_punct_ratio"),
-        (f"{LONG}. ", "line_punct_ratio"),
-        ("Short.\nLines.\nHere.", "short_line_ratio"),
-        (f"{LONG}!\n{LONG}!", "char_dup_ratio"),
-        ("word, " * 9 + "end." + "\n" * 12 + LONG, "list_ratio"),
-        (f"{LONG}।", ""),
+        (GopherRepetition, UNIQUE, ""),
+        (GopherRepetition, "", "empty"),
+        (GopherRepetition, " ", ""),
+        (GopherRepetition, UNIQUE + "\n\na" * 3, "dup_para_frac"),
+        (GopherRepetition, f"{UNIQUE}\n\n" * 2 + UNIQUE.replace("\n", "\n\n"), "dup_para_char_frac"),
+        (GopherRepetition, UNIQUE + "\na" * 30, "dup_line_frac"),
+        (GopherRepetition, UNIQUE + ("\n" + "long line " * 20) * 3, "dup_line_char_frac"),
+        (GopherRepetition, UNIQUE + "\n" + "good day " * 40, "top_2_gram"),
+        (GopherRepetition, UNIQUE + "\n" + "a fine day " * 25, "top_3_gram"),
+        (GopherRepetition, UNIQUE + "\n" + "what a fine day, " * 10, "top_4_gram"),
+        (GopherRepetition, UNIQUE + "\n" + "all of us had what was a fine day in town " * 6, "duplicated_5_n_grams"),
+        (FinewebQuality, f"{LONG}.", ""),
+        (FinewebQuality, "", "empty"),
+        (FinewebQuality, " \n\t\n", "empty"),
+        (FinewebQuality, LONG, "line_punct_ratio"),
+        (FinewebQuality, f"{LONG}. ", "line_punct_ratio"),
+        (FinewebQuality, "Short.\nLines.\nHere.", "short_line_ratio"),
+        (FinewebQuality, f"{LONG}!\n{LONG}!", "char_dup_ratio"),
+        (FinewebQuality, "word, " * 9 + "end." + "\n" * 12 + LONG, "list_ratio"),
+        (FinewebQuality, f"{LONG}।", ""),
     ],
 )
-def test_each_rule_of_fineweb_quality_has_a_reason(text: str, expected: str) -> None:
-    assert reason(FinewebQuality(), text) == expected
+def test_each_rule_has_a_reason(kind: Callable[[], Step], text: str, expected: str) -> None:
+    assert reason(kind(), text) == expected
 
 
 @pytest.mark.parametrize(

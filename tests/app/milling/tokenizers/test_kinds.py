@@ -159,17 +159,11 @@ def test_tokens_spell_the_text(name: str, text: str) -> None:
         assert normalizer.normalize_str(decoded) == normalizer.normalize_str(text)
 
 
-@pytest.mark.cases(2)
-@on_all_kinds
-def test_engine_that_is_chosen(name: str) -> None:
-    engine, refused = _chosen(name)
-    assert engine.kind == KINDS[name].auto
-    assert (refused == "") == (name in FAST)
-
-
 @on_all_kinds
 @pytest.mark.cases(4)
-def test_dtype_and_end_of_document(name: str) -> None:
+def test_engine_dtype_and_end_of_document(name: str) -> None:
+    chosen, refused = _chosen(name)
+    assert (chosen.kind, refused == "") == (KINDS[name].auto, name in FAST)
     engine = _engine(name, KINDS[name].auto)
     assert dtype_for(engine.vocabulary_size) == np.dtype(KINDS[name].dtype)
     assert engine.vocabulary_size == 1 + max(_library(name).get_vocab(with_added_tokens=True).values())

@@ -344,7 +344,9 @@ def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None
         token_id_of(engine, "padding", setting)
 
 
-CONFIG, MAP, GENERATION = "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"
+CONFIG, MAP, GENERATION = FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+TWO_ENDS: Any = {GENERATION: {"eos_token_id": [3, 2]}}
+NOTHING_SAID = {CONFIG: {"eos_token": None}, MAP: {}, GENERATION: {"eos_token_id": None}}
 EOS_AND_TAG = ("u", "</s>", "<eos>", "<bos>", "<pad>")
 BEHIND, IN_FRONT = around("$A", "<bos>", number=3), around("<bos>", "$A", number=3)
 UNSAID_PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_type_id": 0}
@@ -373,18 +375,8 @@ def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = 
         ("eos", _file("<eos>", beside={CONFIG: {"eos_token": {"content": "<bos>"}}}), 3, CONFIG),
         ("eos", _file("<eos>", beside={MAP: {"eos_token": "</s>"}}), 1, MAP),
         ("eos", _file("<eos>", beside={GENERATION: {"eos_token_id": 3}}), 3, GENERATION),
-        (
-            "eos",
-            _file(beside={CONFIG: {"eos_token": "<eos>"}, GENERATION: {"eos_token_id": [3, 2]}}),
-            2,
-            f"{CONFIG}, {GENERATION}",
-        ),
-        (
-            "eos",
-            _file("<eos>", beside={CONFIG: {"eos_token": None}, MAP: {}, GENERATION: {"eos_token_id": None}}),
-            2,
-            "^the special token with a usual name$",
-        ),
+        ("eos", _file(beside={CONFIG: {"eos_token": "<eos>"}} | TWO_ENDS), 2, f"{CONFIG}, {GENERATION}"),
+        ("eos", _file("<eos>", beside=NOTHING_SAID), 2, "^the special token with a usual name$"),
         ("pad", RAW, 0, "zero byte"),
         ("pad", TokenizerFile("words", words()), None, ""),
         ("pad", _file("<eos>"), None, ""),
@@ -409,6 +401,9 @@ def test_a_token_is_what_the_files_say_or_a_special_one(
     assert re.search(why, found.why if found else "")
 
 
+NO_PAD = r"is \[PAD\], id 0, which is no such token.*<pad>.*set padding"
+EOS = r"\. It has <eos> \(id 2\)"
+EOS_OR_BOS = r"<eos> \(id 2\), <bos> \(id 3\)\. Set end_of_document"
 MANY = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", "<pad>", "[PAD]"))
 
 
@@ -416,27 +411,16 @@ MANY = _file("<s>", "<bos>", "<pad>", "[PAD]", vocabulary=("u", "<s>", "<bos>", 
     ("role", "file", "said"),
     [
         ("eos", _file("</s>", "<eos>"), r"</s> \(id 1\), <eos> \(id 2\)\. Set end_of_document"),
-        (
-            "eos",
-            _file("<eos>", beside={GENERATION: {"eos_token_id": [3, 2]}}),
-            r"<eos> \(id 2\), <bos> \(id 3\)\. Set end_of_document",
-        ),
-        (
-            "eos",
-            _file("<eos>", post_processor=BEHIND, beside={CONFIG: {"eos_token": "<eos>"}}),
-            r"<eos> \(id 2\), <bos> \(id 3\)\. Set end_of_document",
-        ),
+        ("eos", _file("<eos>", beside=TWO_ENDS), EOS_OR_BOS),
+        ("eos", _file("<eos>", post_processor=BEHIND, beside={CONFIG: {"eos_token": "<eos>"}}), EOS_OR_BOS),
         ("bos", MANY, r"<s> \(id 1\), <bos> \(id 2\)\. Set begin_of_document"),
         ("pad", MANY, r"<pad> \(id 3\), \[PAD\] \(id 4\)\. Set padding"),
         (
             "pad",
             _file("<eos>", "<pad>", padding=UNSAID_PADDING),
-            r"is \[PAD\], id 0, which is no such token.*<pad>.*set padding",
+            r"is \[PAD\], id 0, .* no such token.*<pad>.*set padding",
         ),
-        *(
-            ("eos", _file("<eos>", beside={name: ["<eos>"]}), rf"{name} is no JSON object\. It has <eos> \(id 2\)")
-            for name in (CONFIG, MAP, GENERATION)
-        ),
+        *(("eos", _file("<eos>", beside={name: ["<eos>"]}), f"{name} is no JSON object{EOS}") for name in FILES),
     ],
 )
 def test_what_is_not_certain_is_refused_with_the_choice(role: Role, file: TokenizerFile, said: str) -> None:
