@@ -192,7 +192,6 @@ def test_a_store_is_uploaded_beside_its_segment_worker_where_a_bucket_is_named()
 
 
 def test_autoscaling_and_replicas_do_not_contend() -> None:
-    """Where KEDA decides how many mills there are, the Deployment says nothing of it; one trigger a raw topic."""
     objects = render("--values", FULL)
     deployment, sequencer = sorted(of_kind(objects, "Deployment"), key=lambda found: found["metadata"]["name"])
     assert sequencer["spec"]["replicas"] == 1
@@ -267,14 +266,12 @@ def test_an_installation_scales_and_is_upgraded_under_load(broker: Broker, topic
 
 
 def _longest_pause(settings: Settings, partition: int, began: float, ended: float) -> float:
-    """Return for how many seconds at most a partition had no new token message between two moments."""
     records = read_topic(settings, settings.streams()[0].tokens_topic, partition)
     moments = [moment for record in records if began < (moment := record.timestamp / 1000) < ended]
     return max(later - earlier for earlier, later in pairwise([began, *moments, ended]))
 
 
 def _upgraded(values: Path, directory: Path, running: ExitStack) -> Pod:
-    """Return a mill of the next revision, which is ready, as a rolling upgrade wants it before an old one ends."""
     pods = Pods(render("--values", values, "--set", "mill.workers=2"), directory)
     pod = running.enter_context(pods.pod("Deployment"))
     pod.wait_until_ready()

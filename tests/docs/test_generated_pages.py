@@ -60,7 +60,6 @@ def test_every_name_of_the_training_side_is_there_once() -> None:
 
 
 def test_methods_of_a_base_are_told_once() -> None:
-    """With all arguments, where they come first; later, where that is."""
     text = written("python")
     assert text.count("- `state_after(step: int) -> dict[str, Any]`:") == 1
     assert "As in [Batches](#batches): `behind`, `close`, `decode`," in text
@@ -130,7 +129,6 @@ def test_the_page_knows_what_is_part_of_the_fingerprint(name: str, tmp_path: Pat
 
 
 def test_another_number_of_shards_and_another_tokenizer_make_other_streams(tmp_path: Path) -> None:
-    """Though the shares are equal; the default may be said."""
     trained = tmp_path / "tokenizer.json"
     train_tokenizer(["the mill grinds the grain " * 20], vocabulary_size=270).save(str(trained))
     plain = fingerprints(Settings(tokenizer="bytes"))
@@ -158,7 +156,6 @@ def test_its_examples_are_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("who", LOCKS)
 def test_every_locked_distribution_has_a_licence(who: str) -> None:
-    """Of each image and of a checkout; only those for other systems are missing."""
     text = written("licenses")
     lines = dict(re.findall(r"^\| `([\w.-]+)` \| [^|]+ \| ([a-z, ]+) \|$", text, re.MULTILINE))
     wanted = locked(ROOT / LOCKS[who])

@@ -54,7 +54,6 @@ def prepare(folder: Path) -> None:
 
 @pytest.mark.needs("minutes")
 def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """In one directory, one after the other; each with a topic of its own, for each is a first run."""
     prepare(tmp_path)
     assert len(COMMANDS) == 11
     for line in COMMANDS:

@@ -134,7 +134,6 @@ values = st.one_of(
 @example(recipe_of(max_text_bytes=1000), b"\x1b" * 64 + b"a" * 900)
 @example(recipe_of(max_text_bytes=1000), b"\x1b" * 63 + b"a" * 193 + b"\x1b" * 400)
 def test_the_page_is_enough_to_compute_an_outcome(recipe: Recipe, value: bytes) -> None:
-    """Kind, split, reason, and the document with its meta: of any bytes, by any recipe without a function."""
     check(recipe, value)
 
 
@@ -278,7 +277,6 @@ APART = "a" * 25_535 + "\ufdfa" * 40_000 + "e\u0301" + "\ufdfa" * 6_000
 def test_the_page_knows_which_texts_normalizing_makes_too_long(
     normalizer: str | None, normalize: str, text: str, reason: str
 ) -> None:
-    """To the byte; by the recipe's `normalize`, and by the tokenizer's own."""
     content = words(normalizer=normalizer and {"type": normalizer}, added_tokens=[])
     tokenizer = TokenizerFile("any", content)
     recipe, stages = complete(

@@ -100,7 +100,6 @@ def test_pages_use_the_words_of_the_field(page: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_code_uses_the_words_of_the_field(folder: Path) -> None:
-    """Neither a name nor a comment, a docstring, a log line or a variable has a word that no page may have."""
     files = sorted(folder.glob("*.py"))
     assert {path.name: found for path in files if (found := places_in_text(path.read_text()))} == {}
     assert not is_retired(folder.name, whole=True)

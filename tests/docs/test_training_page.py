@@ -68,7 +68,6 @@ def store_of(path: Path, info: StreamInfo, ranges: list[list[tuple[int, int]]], 
 
 
 def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any], tmp_path: Path) -> None:
-    """The third row of rank 1 of 4, in the step after the state, is what stands in that file at that place."""
     info = make_info(block_tokens=1025, segment_blocks=4096)
     store = store_of(tmp_path, info, example["ranges"])
     batches = Batches(store.path, STREAM, batch_size=4, sequence_length=512, seed=1, rank=1, world_size=4)
@@ -155,7 +154,6 @@ def test_the_code_on_the_page_runs() -> None:
 
 
 def page_batches(**options: Any) -> Batches:
-    """Open the page's store, of 24 samples in 8 eras, as the page does."""
     return Batches("store", STREAM, **({"batch_size": 4, "sequence_length": 64} | options))
 
 
@@ -163,7 +161,6 @@ def page_batches(**options: Any) -> Batches:
     ("loop", "steps"), [("zip(batches, range(3))", 4), ("zip(range(3), batches)", 3), ("islice(batches, 3)", 3)]
 )
 def test_loops_of_some_steps_take_as_many_as_the_page_says(loop: str, steps: int) -> None:
-    """The trap is one."""
     batches = page_batches()
     assert f"`{loop}`" in PAGE or loop == "islice(batches, 3)"
     assert len(list(eval(loop, {"batches": batches, "islice": islice}))) == 3  # noqa: S307 - code of our own page
@@ -257,7 +254,6 @@ LEAVE = [(0, {"web": "7/10", "code": "2/10", "books": "3/10"}), (40, {"web": 1, 
 def test_a_mixture_gives_what_the_page_says(
     page: SimpleNamespace, tmp_path: Path, *, eras: tuple[int, ...], points: Any, options: Any, least: int | None
 ) -> None:
-    """Each stream in its own order, until one ends, or all have left one after the other and given what they had."""
     stores = stores_of(tmp_path, dict(zip(("books", "code", "web"), eras, strict=True)))
     own = {name: [*rows] for name, rows in alone(stores).items()}
     has = {} if least else {name: len(rows) for name, rows in own.items()}
@@ -301,7 +297,6 @@ schedules = st.lists(
 def test_the_rule_on_the_page_is_ours(
     page: SimpleNamespace, parts: Any, strides: list[int], change: str, has: dict[str, int]
 ) -> None:
-    """For any weights, however many samples are asked for at a time; no stream is off by a whole sample."""
     starts = np.cumsum([0, *(length for length, _ in parts)])[:-1].tolist()
     points = [(start, weights) for start, (_, weights) in zip(starts, parts, strict=True)]
     schedule = Schedule(tuple(Point(start, weights) for start, weights in points), linear=change == "linear")

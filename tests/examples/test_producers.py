@@ -121,7 +121,6 @@ def test_long_addresses_become_ids_that_fit(target: Target, tmp_path: Path, site
 
 
 def test_the_faust_app_hands_articles_on(target: Target, topic: TopicFactory, tmp_path: Path) -> None:
-    """A `faust.Record` with ``content`` and ``id`` is milled as it is."""
     articles = topic(1)
     settings = service_settings(target.broker, target.raw, tmp_path, splits={"all": 1000})
     values = [{"number": number, "title": f"Title {number}", "body": "Körner, grain " * 9} for number in range(20)]
@@ -161,7 +160,6 @@ def test_lost_rows_are_told(topic: TopicFactory, broker: Broker, tmp_path: Path)
 
 
 def test_the_console_producer_takes_lines_of_text_and_of_json(target: Target, tmp_path: Path) -> None:
-    """The lines of examples/README.md as they stand; what has a Kafka installation gets the same options."""
     page = (EXAMPLES / "README.md").read_text()
     installed, ours = re.findall(r"^```(?:bash)?\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "notes.txt").write_text('The mill.\n{"id": 7, "text": "The stone."}\nKörner\n')

@@ -103,7 +103,6 @@ class Trainer:
             assert process.wait(240) == 0, self.output.read_text()
 
     def run_until(self, step: int, ranks: int) -> None:
-        """Train until this step was begun, and kill all processes with SIGKILL."""
         with self.running(ranks) as process:
             assert until(lambda: self.begun() >= step or process.poll() is not None, 240), self.output.read_text()
             assert process.poll() is None, self.output.read_text()

@@ -192,7 +192,6 @@ def test_figures_come_and_move(look: Look) -> None:
 
 
 def test_nothing_is_asked_of_anyone_else_and_texts_stay_texts(look: Look, mill: Mill) -> None:
-    """Names, reasons and settings with markup in them are shown as they are; the policy was never broken."""
     assert {url.rpartition("/")[0] for url in look.asked if not url.startswith("data:")} <= {
         (mill.settings.page_url or "").rstrip("/"), f"{mill.settings.page_url}api",
     }  # fmt: skip

@@ -36,7 +36,6 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[Path, Page]:
-    """Return all pages but the one that tells that there is none."""
     return {file: Page(file) for file in SITE.rglob("*.html") if file.name != "404.html"}
 
 

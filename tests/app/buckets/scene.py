@@ -51,7 +51,6 @@ def whole_store(path: Path) -> Path:
 
 
 def other_history(path: Path, stop: int) -> Path:
-    """Make a store with the same blocks in one era."""
     store = make_store(path, INFO)
     for partition, chain in CHAINS.items():
         fill(store, INFO, chain, [stop], partition=partition)
@@ -103,7 +102,6 @@ def uploaded_to(store: Path, share: Path) -> Path:
 
 
 def copied(path: Path, bucket: Memory | Bucket, stream: str = STREAM) -> Path:
-    """Bring all that there is into a store."""
     copy = StreamCopy(Store.open_or_create(path), stream, bucket_of(bucket) if isinstance(bucket, Memory) else bucket)
     try:
         copy.copy(lambda: None)

@@ -96,7 +96,6 @@ def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
 
 
 def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other: not what no head names, nor anything where heads are of other eras, or cannot be read."""
     small_segments(monkeypatch)
     store = make_store(tmp_path / "store", INFO)
     grow(store, 4)
@@ -226,5 +225,4 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     ],
 )
 def test_a_folder_with_the_name_of_a_scheme_is_a_folder(store: str | Path, address: str | None) -> None:
-    """An address has its scheme's colon, also as a path, which the command line makes of it."""
     assert address_of(store) == address

@@ -56,7 +56,6 @@ def test_what_comes_back_is_what_was_uploaded(tmp_path: Path) -> None:
 
 
 def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
-    """The copy begins at the next border of its own segments, and has all eras."""
     store = whole_store(tmp_path / "store")
     retire(store, STREAM, 0, 16)
     copied(tmp_path / "copy", Memory(store))
@@ -70,7 +69,6 @@ def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["changed", "gone", "short"])
 @pytest.mark.cases(3)
 def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
-    """No block of that segment counts, and no later one of its partition; once restored, the rest follows."""
     store = whole_store(tmp_path / "store")
     memory = Memory(store)
     name = f"{STREAM}/0/{24 if end == 'commits' else 6:012d}.{end}"

@@ -240,7 +240,6 @@ def test_a_server_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
 
 
 def test_on_a_share_all_is_durable_before_a_head_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was created, what another upload had created, and the names of both: a crash takes nothing of it."""
     store, share = whole_store(tmp_path / "store"), tmp_path / "share"
     synced: set[int] = set()
     sync, create, heads = os.fsync, StoredObjects.create, []
@@ -302,7 +301,6 @@ def test_what_lacks_in_the_environment_is_said(said: str, todo: str) -> None:
 
 
 def test_an_older_state_of_the_bucket_is_noticed(tmp_path: Path) -> None:
-    """By who knew a later head: it is gone, or another upload has made another one since."""
     memory = Memory()
     store = make_store(tmp_path / "store", INFO)
     grow(store, 4)

@@ -44,7 +44,6 @@ async def read(broker: Broker, topic: str) -> list[bytes | None]:
 
 @pytest.mark.needs("minutes")
 async def test_address_and_data_survive_restart_kill_and_pause(tmp_path: Path) -> None:
-    """After a stop, a SIGKILL and a pause, the same address serves the same records; stopping a paused one ends it."""
     with Broker(tmp_path) as broker:
         address = broker.bootstrap_servers
         topic = topics_on(broker, "survivor")()
@@ -123,7 +122,6 @@ def test_second_broker_in_a_directory_is_refused(broker: Broker) -> None:
 
 
 def test_attaching_needs_a_running_broker(tmp_path: Path) -> None:
-    """Without a broker, attaching says how to start one; a stale process file is no broker."""
     Process(os.getpid(), ticks=1).save(tmp_path / "broker.pid")  # our own number, but another process's start
     with pytest.raises(BrokerError, match="tokenmill broker start"):
         Broker.attach(tmp_path)
@@ -132,7 +130,6 @@ def test_attaching_needs_a_running_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["owned", "detached"])
 @pytest.mark.needs("minutes")
 def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> None:
-    """When the owner is killed its broker ends too; a detached one stays until someone attaches and stops it."""
     owner = subprocess.run([sys.executable, "-c", DYING_OWNER, str(tmp_path), way], check=False)
     assert owner.returncode == -signal.SIGKILL
     process = Process.load(tmp_path / "broker.pid")
@@ -143,7 +140,6 @@ def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> 
 
 
 def test_a_start_that_is_interrupted_leaves_no_broker(tmp_path: Path) -> None:
-    """At Ctrl-C, and at SIGTERM, while Kafka starts: nobody was told of it."""
     command = [sys.executable, "-m", "tokenmill.app.cli", "broker", "start", "--directory", str(tmp_path)]
     path = tmp_path / "broker.pid"
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -93,7 +93,6 @@ def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> No
 
 
 def chain(reference: int = 7, topic: int = 7, store: int = 7, *differences: VerifyDifference) -> ChainResult:
-    """Return what was found of a chain with so many blocks."""
     blocks = {"reference_blocks": reference, "topic_blocks": (0, topic), "store_blocks": (0, store)}
     return ChainResult("s", 0, "t", (0, 9), (0, 9), **blocks, topic_equal=topic, differences=[*differences])  # type: ignore[arg-type]
 

@@ -64,7 +64,6 @@ def rates(*looks: tuple[float, Mapping[str, Mapping[str, float]]]) -> Rates:
 
 
 def rates_of(shown: LiveScene) -> Rates:
-    """Return rates of a second in which the workers did all that they have counted."""
     return rates((0, {}), (1, {worker.name: worker.counters for worker in shown.status.workers}))
 
 
@@ -76,7 +75,6 @@ def rendered(shown: LiveScene, width: int) -> list[str]:
 
 
 def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
-    """A partition's row is one line at 60 columns as well; where there is room it shows splits."""
     lines = rendered(scene(), 80)
     assert rendered(scene(), 60)[-2:] == lines[-2:]
     assert rendered(scene(), 120)[-2].endswith("train 7, held 7")
@@ -113,7 +111,6 @@ def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
     ids=["plain", "huge numbers", "long topic", "long worker", "all of it", "wide characters"],
 )
 def test_no_number_is_cut_at_any_width(width: int, large: Mapping[str, object]) -> None:
-    """Rows are paragraphs where columns do not fit; no line is longer than the terminal, but a name that is."""
     shown = scene(**large, training=True)  # type: ignore[arg-type]
     lines = rendered(shown, width)
     assert max(map(cell_len, lines)) <= width
@@ -199,7 +196,6 @@ def followed(end: int | None, away_since: float | None) -> LiveScene:
 
 
 def test_lines_and_tables_say_that_no_broker_answers_and_since_when() -> None:
-    """Lag is unknown then, never 0, and so it is before brokers have said anything; no mill counts as one that runs."""
     away = followed(None, time.time() - 90)
     line, table = _plain_line(away, Rates()), "\n".join(rendered(away, 120))
     assert [words for words in (AWAY, "(90 s)", "lag unknown", "0 of 1 mills") if words not in line] == []

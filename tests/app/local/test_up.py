@@ -77,7 +77,6 @@ def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_p
 
 @pytest.mark.needs("minutes")
 def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> None:
-    """It hangs: view, probe, metrics and log say since when. It is killed: it is started, and text flows as before."""
     mark, port = uuid.uuid4().hex, free_port()
     log, broker = tmp_path / "up.log", Broker(tmp_path / "here" / "broker")
     process = run_up(tmp_path, mark, "--metrics-port", str(port))

@@ -62,7 +62,6 @@ def texts(path: Path | str) -> list[str]:
 @pytest.mark.parametrize("kind", [*KINDS])
 @pytest.mark.cases(20)
 def test_names_that_say_nothing_are_read_as_what_they_hold(kind: str, packing: str, tmp_path: Path) -> None:
-    """By one rule, wherever the file lies: alone, in a folder, in an archive, behind an address, piped in."""
     path = tmp_path / "folder" / "wiki_00"
     path.parent.mkdir()
     KINDS[kind](path, ROWS)
@@ -172,7 +171,6 @@ LIKE_VALUES = st.lists(st.sampled_from([*'"{}[]1-e,: \n\\\0', ".5", "null", "NaN
 @example(text=json.dumps(json.dumps(ROWS[0]))[:-9])
 @example(text="[1] A")
 def test_a_text_that_goes_as_it_is_is_refused_where_a_mill_would_not_take_it_so(text: str) -> None:
-    """For mode ``auto``; a mill of mode ``text`` takes all."""
     data = json.dumps({"text": text}).encode()
     for mode in ("auto", "text"):
         shape = shape_for(Settings(decode=mode).for_topic("raw"), 1 << 20, ShapeOptions(plain=True))

@@ -122,7 +122,6 @@ def test_a_file_that_is_well_is_sent(kind: Kind, tmp_path: Path) -> None:
 @often
 @given(data=st.data())
 def test_a_cut_loses_nothing_in_silence(kind: Kind, tmp_path: Path, data: st.DataObject) -> None:
-    """What is sent is in the whole file, and where the format has an end, it is told that this one is not there."""
     path = tmp_path / kind.name
     kind.write(path)
     whole, content = read(kind, path), path.read_bytes()
@@ -144,7 +143,6 @@ def test_a_cut_loses_nothing_in_silence(kind: Kind, tmp_path: Path, data: st.Dat
 @often
 @given(data=st.data())
 def test_damage_loses_nothing_in_silence(kind: Kind, tmp_path: Path, data: st.DataObject) -> None:
-    """Bytes that were put in, taken out or changed: what is left of the file is sent, or refused with its bytes."""
     path = tmp_path / kind.name
     kind.write(path)
     whole, content = read(kind, path), path.read_bytes()

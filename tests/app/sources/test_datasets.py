@@ -413,7 +413,6 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ],
 )
 def test_an_address_names_a_data_set(text: str, expected: HubAddress) -> None:
-    """Names, revisions and files are texts whatever they look like."""
     assert HubAddress.parse(text) == expected
 
 

@@ -86,7 +86,6 @@ def write(path: Path, text: str, encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-32-be", "shift_jis"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_of_text_is_read_in_any_encoding(name: str, encoding: str, tmp_path: Path) -> None:
-    """But a file that says by a mark that it is UTF-8."""
     text = "grün" if encoding in ("latin-1", "cp1252") else "漢字"
     write(tmp_path / name, text, encoding)
     (tmp_path / "b.txt").write_text("né", encoding="utf-8-sig")
@@ -112,7 +111,6 @@ def test_wrong_bytes_are_refused_with_file_and_line(encoding: str, bad: bytes, c
 
 
 def test_a_byte_order_mark_names_the_encoding(tmp_path: Path) -> None:
-    """As spreadsheets and editors write it; nothing else is guessed, and the message says what it seems to be."""
     for number, encoding in enumerate(("utf-16", "utf-16-be", "utf-32", "utf-32-be", "utf-8-sig")):
         mark = "" if encoding in ("utf-16", "utf-32", "utf-8-sig") else "\ufeff"
         (tmp_path / f"{number}.csv").write_bytes(f"{mark}id,text\n1,grün\n".encode(encoding))
@@ -139,7 +137,6 @@ LIKE_UTF_8 = {"iso2022_kr": "한국어", "iso2022_jp_2": "漢字é"}  # by encod
 )
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_message_names_an_encoding_that_reads_the_file(name: str, encoding: str, tmp_path: Path) -> None:
-    """What it seems to be is no rule, so nothing is read before somebody says it."""
     text = LIKE_UTF_8.get(encoding, "Ein 漢字、文字 Text" if encoding == "gb18030" else "Ein grüner Text")
     write(tmp_path / name, text, encoding)
     found = found_in(reading_of(plain=True), tmp_path / name)
@@ -167,7 +164,6 @@ def test_a_wrong_encoding_is_not_answered_with_another_guess(name: str, tmp_path
 
 
 def test_encodings_have_one_name() -> None:
-    """So that a run is the same one, however somebody calls its encoding."""
     assert known_encoding("Latin1") == known_encoding("latin-1") == codecs.lookup("iso8859-1").name
     assert known_encoding("UTF8") == "utf-8"
 

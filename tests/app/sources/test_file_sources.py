@@ -232,7 +232,6 @@ def refused_lines(tmp_path: Path) -> Path:
 
 
 def test_refused_documents_take_no_more_memory_than_others(refused_lines: Path) -> None:
-    """Chunks of them end where chunks of documents would, so a file of them is never in memory as a whole."""
     (source,) = find_sources([str(refused_lines)], reading_of())
     sizes, peak = peak_of(
         lambda: [(size_of(chunk.items), chunk.size, len(chunk.items)) for chunk in source.chunks(Place())]

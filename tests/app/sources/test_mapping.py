@@ -259,7 +259,6 @@ def test_what_ends_a_process_still_does(error: type[BaseException]) -> None:
 
 
 def test_a_function_gets_all_rows_of_a_list_at_once() -> None:
-    """But what is no object; that, and an answer of another kind, are named in their places."""
     rows = [*packed(["a", "b", "c"]), pickle.dumps(b"[]")]
     *made, wrong = made_of_list(shout_all, rows)
     assert made == [{"text": text, "rows": 3} for text in "ABC"]

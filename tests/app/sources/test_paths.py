@@ -99,7 +99,6 @@ def test_links_in_circles_end(folder: Path, pattern: str) -> None:
 
 
 def test_links_within_a_folder_are_its_files_and_a_link_that_is_named_is_followed(folder: Path) -> None:
-    """A linked folder's files are there by their own names. Whoever names a link means what it leads to."""
     (folder.parent / "link").symlink_to("data")
     (folder.parent / "file.txt").symlink_to("elsewhere/secret.txt")
     walk = FolderWalk()
@@ -153,7 +152,6 @@ def test_nothing_of_a_pipe_is_lost_to_those_who_look_first(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_names_of_any_bytes_are_read_and_shown(tmp_path: Path) -> None:
-    """What is no UTF-8, and what would tell a terminal something: the text is sent, and what is said is escaped."""
     odd = tmp_path / os.fsdecode(b"caf\xe9\x1b]52;c;AAAA\x07\n[bold]")
     odd.mkdir()
     (odd / os.fsdecode(b"\xff\x9b.txt")).write_text("text")
@@ -236,7 +234,6 @@ ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
 
 
 def test_members_are_files_in_the_order_of_their_names(tmp_path: Path) -> None:
-    """Of any format, compressed once more or not; ids and refusals name archive, member and line, and each link."""
     write_parquet(tmp_path / "rows", ROWS)
     write_wet(tmp_path / "pages", ROWS)
     path = tmp_path / "a.ZIP"
@@ -303,7 +300,6 @@ def test_a_member_that_becomes_gigabytes_is_never_in_memory(tmp_path: Path) -> N
 
 
 def test_a_member_is_told_by_its_content(tmp_path: Path) -> None:
-    """Another content of the same length is noticed; the same one, in an archive made anew, is the same."""
     signatures = []
     for text, time in (("one", 1980), ("two", 1980), ("one", 1999)):
         with ZipFile(tmp_path / "a.zip", "w") as archive:

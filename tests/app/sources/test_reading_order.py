@@ -59,7 +59,6 @@ def items(found: Sequence[OrderedChunk]) -> list[Item | Refused]:
 
 @given(sizes=sizes, data=st.data())
 def test_the_order_goes_on_from_any_state(sizes: list[list[int]], data: st.DataObject) -> None:
-    """Every document once, each source in its own order, and the rest is the same from wherever one goes on."""
     sources = [Chunks(number, chunks) for number, chunks in enumerate(sizes)]
     whole = turns(sources, OrderState.start(len(sources)))
     names = [item.text for item in items(whole) if isinstance(item, Item)]
@@ -74,7 +73,6 @@ def test_the_order_goes_on_from_any_state(sizes: list[list[int]], data: st.DataO
 
 
 def test_sources_take_turns() -> None:
-    """Four are read side by side, chunk by chunk; the fifth when the first is done."""
     sources = [Chunks(number, [1, 1] if number else [1]) for number in range(5)]
     names = [item.text for item in items(turns(sources, OrderState.start(5))) if isinstance(item, Item)]
     assert [name[:3] for name in names] == ["0-0", "1-0", "2-0", "3-0", "1-1", "2-1", "3-1", "4-0", "4-1"]

@@ -47,7 +47,6 @@ def test_files_of_a_web_server_are_read_like_files(tmp_path: Path, *, ranges: bo
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_reading_goes_on_from_any_chunk(*, ranges: bool) -> None:
-    """With one request for what is left, where the server knows ranges; the one before sees what the file is."""
     with serving(Web({"a.jsonl": JSONL}, ranges=ranges)) as web:
         (source,) = find_sources([f"{web.address}/a.jsonl"], reading_of())
         chunks = list(source.chunks(Place()))

@@ -30,7 +30,6 @@ def shaped(row: dict[str, Any], settings: Settings | None = None, **options: Any
 
 
 def sent(found: Item | Refused | Unmet) -> Any:
-    """Return the object that is sent."""
     assert isinstance(found, Item), found
     return json.loads(found.value)
 
@@ -222,7 +221,6 @@ IDS_OF_ROWS: list[tuple[Any, Any]] = [
 @pytest.mark.parametrize(("value", "name"), IDS_OF_ROWS)
 @pytest.mark.parametrize("asked", [True, False])
 def test_ids_are_texts_or_whole_numbers_or_it_is_told(value: Any, name: Any, *, asked: bool) -> None:
-    """Also where a table has made floats of them. A row without one is called after file and row, and counted."""
     shape = reading_of(fields=["text"], id_field="id" if asked else None).shape
     found = shape.of_row("a:1", {"text": "x", "id": value}, "a:1")
     assert isinstance(found, Item)

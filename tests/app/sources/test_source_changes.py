@@ -138,7 +138,6 @@ def test_a_line_without_an_end_must_not_go_on(folder: Folder, before: bytes, aft
 
 
 def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
-    """A file is known by its content under any name, also when it grew meanwhile; a copy is new."""
     found = folder.changed(
         {"a": b"a\n", "b": b"b\nb\n", "c": b"c\nc\nc\n", "d": b"d\n"},
         {"a": b"a\n", "a2": b"a\n", "e": b"b\nb\n", "f": b"c\nc\nc\nmore\n"},
@@ -196,7 +195,6 @@ def test_a_file_that_is_no_file_of_lines_never_grows_and_many_changes_are_told_i
 def test_parts_send_each_line_that_was_added_once(
     tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, bytes]]
 ) -> None:
-    """However a folder grows: all parts together are what it holds in the end, each line once, in each file's order."""
     folder = Folder(tmp_path_factory.mktemp("in"))
     held: dict[str, bytes] = {}
     known: list[KnownSource] = []

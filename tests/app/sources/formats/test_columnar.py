@@ -389,7 +389,6 @@ COLUMNS = pa.table(
     write_statistics=st.booleans(),
 )
 def test_pages_are_those_that_the_library_wrote(**options: Any) -> None:
-    """All bytes of each column are pages, and their sizes are what the file says of all of them."""
     made = io.BytesIO()
     more = {"write_page_index": options["write_statistics"], "write_batch_size": 16}
     pa.parquet.write_table(COLUMNS, made, **options, **more)

@@ -126,7 +126,6 @@ MAKERS: dict[str, Callable[[list[bytes]], bytes]] = {
 
 @pytest.mark.parametrize("maker", [*MAKERS])
 def test_a_value_that_is_none_takes_no_other_with_it(maker: str) -> None:
-    """Whatever its fault: the objects on the lines before and behind it are read, and it is told with its bytes."""
     good = [b'{"id": %d, "text": "{[\\"", "more": [{"a": {}}]}' % number for number in range(3)]
     for broken, where, block in product(BROKEN_VALUES.values(), range(4), [1 << 20, 5]):
         found = read(MAKERS[maker]([*good[:where], broken, *good[where:]]), block=block)
@@ -154,7 +153,6 @@ FRAGMENTS = st.lists(
 
 @given(fragments=FRAGMENTS, block=st.integers(1, 9), limit=st.sampled_from([6, 1000]))
 def test_what_is_sent_and_what_is_refused_are_all_of_any_file(fragments: list[bytes], block: int, limit: int) -> None:
-    """In order, wherever blocks end; only what stands between values is left out."""
     whole = b"".join(fragments)
     found = read(whole, block=block, limit=limit)
     assert found == read(whole, limit=limit)

@@ -149,7 +149,6 @@ FRAGMENTS = st.lists(
 @given(fragments=FRAGMENTS, limit=st.integers(1, 40) | st.just(1000), returns=st.booleans())
 @example(fragments=[b'a","b\n'] * 40, limit=1000, returns=False)
 def test_rows_and_refusals_are_all_lines_of_any_table(fragments: list[bytes], limit: int, *, returns: bool) -> None:
-    """In order and once; the same from any of them on, and in parts from where any of them ends."""
     content = b"id,text" + (b"\r" if returns else b"\n") + b"".join(fragments)
     entries, ends = _entries(content, limit), [*row_ends(_opened(content), Needs(limit), tabs=False)]
     numbers = [number for number, _, _ in entries]

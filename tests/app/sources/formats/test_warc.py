@@ -25,7 +25,6 @@ HTTP = "application/http; msgtype=response"
 
 
 def page(kind: str, body: str | bytes, *fields: str, name: str = "page") -> bytes:
-    """Return a record with what a server answered."""
     head = "\r\n".join(["HTTP/1.1 200 OK", f"Content-Type: {kind}", *fields, "", ""]).encode()
     return warc_record("response", name, head + (body.encode() if isinstance(body, str) else body), HTTP)
 
