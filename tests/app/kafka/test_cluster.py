@@ -175,11 +175,7 @@ async def test_each_broker_is_asked_for_partitions_until_one_answers(error: type
     with pytest.raises(KafkaConnectionError, match=r"of \[0, 1, 2\] answers a metadata request for topic grain"):
         await partitions_of(client, "grain")
     assert sorted(client.asked) == [0, 1, 2]
-
-
-async def test_brokers_are_looked_for_where_none_is_known() -> None:
-    """Until there is one: a controller lists no broker that it has not heard of for some seconds."""
-    client: Any = ScriptedBrokers(1, known=0)
+    client = ScriptedBrokers(1, known=0)  # a controller lists no broker that it has not heard of for some seconds
     assert (await partitions_of(client, "grain"), client.updates) == (2, 2)
 
 

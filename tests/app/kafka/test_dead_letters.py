@@ -85,14 +85,11 @@ def test_what_lacks_a_header_is_none_of_ours(missing: str) -> None:
 
 
 @given(records | from_sources, st.integers(1, 9))
-def test_a_place_has_one_partition(place: Place, partitions: int) -> None:
+def test_a_place_has_one_partition_and_those_of_a_file_are_spread(place: Place, partitions: int) -> None:
     number = letter_partition(place, partitions)
     assert 0 <= number < partitions
     assert number == letter_partition(place, partitions)
     assert not isinstance(place, RecordPlace) or number == place.partition % partitions
-
-
-def test_letters_of_a_file_are_spread() -> None:
     counts = Counter(letter_partition(SourcePlace("raw", "ab", f"a.jsonl:{line}"), 4) for line in range(1000))
     assert min(counts[number] for number in range(4)) > 150
 

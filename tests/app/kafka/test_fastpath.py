@@ -434,25 +434,19 @@ def test_a_large_record_in_a_request_is_encoded_as_its_bytes_are(other: bytes, e
     assert len(encoded) == len(b"sizeheader" + fastpath.encode(whole))
 
 
-def test_most_kinds_of_requests_were_tried() -> None:
+def test_most_kinds_of_requests_were_tried_and_one_with_a_value_too_few_is_refused() -> None:
+    """A field that was forgotten would shift all others."""
     names = {kind.__name__ for kind in REQUESTS}
     assert len(names) > 80
     assert {f"ProduceRequest_v{version}" for version in range(8)} <= names
-
-
-def test_a_request_with_a_value_too_few_is_refused() -> None:
-    """A field that was forgotten would shift all others."""
     with pytest.raises(ValueError, match="1 values for the fields"):
         fastpath.encode(produced(topics=[("topic", [(0,)])]))
 
 
-def test_parts_are_as_long_as_they_are_together() -> None:
-    parts = b"head" + SendBuffers([b"one", bytearray(b"two"), memoryview(b"three")])
-    assert (len(parts), b"".join(parts.each)) == (15, b"headonetwothree")
-
-
 async def test_a_transport_sends_parts_in_their_order_among_other_bytes() -> None:
     """More of them than the socket takes at once, so most wait in the transport."""
+    parts = b"head" + SendBuffers([b"one", bytearray(b"two"), memoryview(b"three")])
+    assert (len(parts), b"".join(parts.each)) == (15, b"headonetwothree")
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

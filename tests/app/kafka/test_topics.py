@@ -164,6 +164,10 @@ def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severit
     assert part in problem.text
 
 
+def test_raw_text_may_go_once_it_is_milled() -> None:
+    assert problems_of(PROMISED, existing(PROMISED, raw={"retention.ms": "1000"})) == []
+
+
 @pytest.mark.parametrize("kind", ["tokens", "control", "signatures", "slices", "verdicts"])
 def test_a_partition_too_many_is_an_error(kind: str) -> None:
     """Nobody would read it, or its order would not be the one."""
@@ -172,11 +176,6 @@ def test_a_partition_too_many_is_an_error(kind: str) -> None:
     found[needed.name] = found[needed.name]._replace(partitions=2)
     (problem,) = topics.find_problems(needed, found)
     assert (problem.severity, "use a new stream_suffix" in problem.text) == ("error", True)
-
-
-def test_limited_retention_of_raw_topics_is_no_problem() -> None:
-    """Raw text may go once it is milled; its retention is for its owner to say."""
-    assert problems_of(PROMISED, existing(PROMISED, raw={"retention.ms": "1000"})) == []
 
 
 @pytest.mark.parametrize(("chains", "takes", "joined"), [(1, 1 << 30, 16), (4, 8 << 20, 8), (8, 1 << 30, 12)])

@@ -44,20 +44,14 @@ async def test_any_error_ends_the_process(error: BaseException, ended: list[Base
     assert ended == [error]
 
 
-async def test_cancelled_work_does_not_end_the_process(ended: list[BaseException]) -> None:
-    """A partition that is revoked while it resumes is cancelled, and others go on."""
+async def test_work_that_is_cancelled_or_closed_does_not_end_the_process(ended: list[BaseException]) -> None:
+    """A partition that is revoked while it resumes, and a coroutine that nobody finishes when its loop is gone."""
     task = asyncio.create_task(ending.or_end(asyncio.Event().wait()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert ended == []
-
-
-async def test_closed_work_does_not_end_the_process(ended: list[BaseException]) -> None:
-    """A coroutine that nobody finishes is closed when its loop is gone."""
-    work = ending.or_end(asyncio.sleep(60))
-    waits = work.__await__()
+    waits = ending.or_end(asyncio.sleep(60)).__await__()
     next(waits)
     waits.close()
     assert ended == []

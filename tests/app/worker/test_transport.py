@@ -203,15 +203,11 @@ async def test_what_halted_resumes_again_once(owner: Partitions[Scripted], made:
     owner.revoked()
 
 
-def test_another_version_of_faust_is_refused() -> None:
-    """An override of what it calls otherwise would never be called."""
+def test_another_version_of_faust_than_gets_installed_is_refused() -> None:
+    """An override of what it calls otherwise would never be called. An upgrade has to look at the transport."""
     require_tested("faust-streaming", faust.__version__)
     with pytest.raises(ImportError, match=r"^faust-streaming 0\.99\.0 is not .*: install 0\.15\.3$"):
         require_tested("faust-streaming", "0.99.0")
-
-
-def test_versions_are_those_that_get_installed() -> None:
-    """What was tested is what the project asks for, so that an upgrade has to look at the transport."""
     wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["app"]
     assert {f"{name}=={tested}" for name, tested in TESTED.items()} <= {one.partition("[")[0] for one in wanted}
 
