@@ -132,11 +132,14 @@ def test_a_service_that_is_not_ready_ends_it_with_1() -> None:
     assert "none has answered since 1970-01-01T00:16:40Z" in out
 
 
-def test_nobody_there_ends_it_with_3() -> None:
+def test_nobody_there_ends_it_with_3_and_what_serves_nothing_cannot_be_asked() -> None:
+    """The address is the settings', where no other is said."""
     port = str(free_port())
     code, out, err = told("--metrics-port", port)
     assert (code, out) == (BrokerError.exit_code, "") == (3, "")
     assert f"http://127.0.0.1:{port}/api/status (Connection refused)" in err
+    for flags in (("--metrics-port", "0"), ("--url", "file:///etc/passwd")):
+        assert told(*flags).code == InputError.exit_code
 
 
 @pytest.mark.parametrize(
@@ -195,8 +198,3 @@ def test_the_token_of_the_settings_is_sent(monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.setenv("TOKENMILL_HTTP_TOKEN", token)
             code, _, err = told("--url", url)
             assert (code, "http_token" in err) == (expected, bool(expected))
-
-
-def test_what_serves_nothing_cannot_be_asked() -> None:
-    assert told("--metrics-port", "0")[0] == InputError.exit_code
-    assert told("--url", "file:///etc/passwd")[0] == InputError.exit_code

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -144,15 +145,13 @@ def task_of(description: str) -> Any:
 
 @pytest.mark.slow
 def test_there_is_no_other_console_and_no_other_way_out() -> None:
-    consoles, columns, prints = set(), set(), set()
+    called = defaultdict[str, set[str]](set)
     for file in APP.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
-                consoles |= {file.name} if name == "Console" else set()
-                columns |= {file.name} if name == "TextColumn" else set()
-                prints |= {file.name} if name in {"print", "sys.stdout.write", "sys.stderr.write"} else set()
-    assert (consoles, columns) == (set(), set())
+                called[ast.unparse(node.func)].add(file.name)
+    assert called["Console"] | called["TextColumn"] == set()
+    prints = called["print"] | called["sys.stdout.write"] | called["sys.stderr.write"]
     assert prints == {"output.py", "__init__.py", "health.py"}
 
 
