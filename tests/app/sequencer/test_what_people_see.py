@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from tests.app.commands import invoke
 from tests.app.sequencer.judged_order import are_signed, domain_settings, feed, judged
-from tests.app.tools.test_duplicate_counts import plainly
+from tests.app.tools.test_inspect import plainly
 from tests.conftest import topics_on
 from tests.service import Raw, Service, in_own_loop, raw_records, send
 from tokenmill.app.kafka.dead_letters import RecordPlace, parse_place

@@ -3,14 +3,12 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.app.commands import invoke
-from tests.app.sources.files import write_jsonl
-from tests.app.tools.pack.packing import pack_into, rows, small_settings
+from tests.app.tools.pack.packing import corpus, pack_into, rows, small_settings
 from tests.milled import Milled
 from tests.milled_store import STREAM, MilledStore, milled_store
 from tests.service import in_own_loop
@@ -18,65 +16,53 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.describe import _cell, add_broker_facts, card, croissant, store_facts
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.store import PartitionReader, open_partition
+from tokenmill.store import open_partition
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
-    """Return a store that tests only read."""
     return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
 
 
 def test_a_store_tells_what_it_has_without_a_broker(store: MilledStore) -> None:
-    """Blocks, offsets, recipe and checksums; the rest is named as unknown."""
     options = ("--offline", "--hashes", "--format", "json")
     told = json.loads(invoke("describe", STREAM, "--store", store.path, *options, code=0).out)
     assert told["isLiveDataset"] is True
     assert told["fingerprint"] == store.info.fingerprint.hex()
     assert told["blocks"] == sum(map(len, store.blocks.values()))
     assert told["tokens"] == told["blocks"] * 9
-    assert told["recipe"]["raw_topic"] == "raw-text"
-    assert told["counts"] is None
+    assert (told["recipe"]["raw_topic"], told["counts"]) == ("raw-text", None)
     assert {one["name"] for one in told["unknown"]} >= {"license", "counts", "languages", "retention"}
     assert all("no broker was asked" in one["why"] for one in told["unknown"] if one["name"] == "counts")
     for one in told["sources"]:
-        offsets = [piece.offset for number in (0, one["blocks"] - 1) for piece in pieces(store, one, number)]
+        reader = open_partition(store.path, STREAM, one["partition"])
+        pieces = [piece for number in (0, one["blocks"] - 1) for piece in reader.documents(number)]
+        offsets = [piece.offset for piece in pieces if piece.position >= 0]
         assert (one["first_offset"], one["last_offset"]) == (min(offsets), max(offsets))
     sealed = sum(store.exported(partition) // 16 for partition in store.blocks)
     assert len(told["segments"]) == sealed > 4
     for segment in told["segments"]:
         data = (store.path / STREAM / segment["name"]).read_bytes()
-        assert segment["sha256"] == hashlib.sha256(data).hexdigest()
-        assert segment["bin_bytes"] == len(data)
+        assert (segment["sha256"], segment["bin_bytes"]) == (hashlib.sha256(data).hexdigest(), len(data))
 
 
 def test_offsets_are_those_of_all_blocks_where_the_packing_keeps_no_order(tmp_path: Path) -> None:
     """The last document may be in a block that was full before the last one."""
-    write_jsonl(tmp_path / "corpus.jsonl", rows(300))
     settings = small_settings(tmp_path / "store", packing="fit")
-    pack_into(settings, [tmp_path / "corpus.jsonl"], flush=True)
+    pack_into(settings, corpus(tmp_path, rows(300)), flush=True)
     told = store_facts(settings.store, STREAM, with_sha256=False).partitions
     assert [(one["first_offset"], one["last_offset"]) for one in told] == [(1, 150), (1, 150)]
 
 
-def pieces(store: MilledStore, one: dict[str, Any], number: int) -> Any:
-    """Return the pieces of documents in a block."""
-    reader: PartitionReader = open_partition(store.path, STREAM, one["partition"])
-    return [piece for piece in reader.documents(number) if piece.position >= 0]
-
-
 def test_brokers_tell_counts_retention_and_times(milled: Milled) -> None:
-    """They are the ledger's; the split's sibling is there as well."""
     facts = store_facts(milled.settings.store, milled.train, with_sha256=False)
     in_own_loop(lambda: add_broker_facts(facts, milled.settings))
     (ledger,) = [one for one in in_own_loop(lambda: read_ledger(milled.settings)).streams if one.stream == milled.train]
     told = facts.to_dict()
     assert told["counts"] == ledger.to_dict()
     assert told["counts"]["retention"]["kept"] == ledger.totals.kept > 0
-    assert {name: one["split"] for name, one in told["splits"].items()} == {
-        f"{milled.raw_topic}.train": "train",
-        f"{milled.raw_topic}.validation": "validation",
-    }
+    splits = {f"{milled.raw_topic}.{split}": split for split in ("train", "validation")}
+    assert {name: one["split"] for name, one in told["splits"].items()} == splits
     assert sum(one["counts"]["records"] for one in told["sources"]) == ledger.totals.records
     assert all(one["last_record_time"] > 0 for one in told["sources"])
     assert told["eras"]["eras"] > 0
@@ -89,17 +75,10 @@ def test_brokers_tell_counts_retention_and_times(milled: Milled) -> None:
     assert yaml.safe_load(text.split("---")[1])["pretty_name"] == milled.train
 
 
-def test_brokers_that_do_not_answer_are_named(store: MilledStore) -> None:
-    """All that they would tell is unknown, with their address."""
+def test_brokers_that_do_not_answer_are_named_and_nothing_becomes_markup(store: MilledStore) -> None:
     facts = store_facts(store.path, STREAM, with_sha256=False)
-    settings = Settings(bootstrap_servers="127.0.0.1:1")
-    in_own_loop(lambda: add_broker_facts(facts, settings))
+    in_own_loop(lambda: add_broker_facts(facts, Settings(bootstrap_servers="127.0.0.1:1")))
     assert "no broker answers at 127.0.0.1:1" in facts.unknown["counts"]
-
-
-def test_a_card_shows_texts_as_they_are(store: MilledStore) -> None:
-    """Nothing from a recipe becomes markup."""
-    facts = store_facts(store.path, STREAM, with_sha256=False)
     facts.unknown["produced"] = "a|b\n# [link](x) <b>"
     assert r"| a\|b \# \[link\](x) \<b\> |" in card(facts)
     # Nor an address, which hubs make a link of; nor an entity, a mention, or an image.
@@ -118,7 +97,6 @@ def test_croissant_names_every_sealed_file(store: MilledStore) -> None:
 
 
 def test_damage_and_missing_streams_are_refused(tmp_path: Path) -> None:
-    """As everywhere."""
     milled = milled_store(tmp_path / "store", records=12)
     with pytest.raises(StoreError, match="holds no stream 'other'"):
         store_facts(milled.path, "other", with_sha256=False)

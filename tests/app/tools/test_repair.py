@@ -1,5 +1,6 @@
 """Repairs: whatever was damaged, the partition becomes byte for byte what it was, or says what nothing gives back."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.app.commands import Told, invoke
+from tests.milled import Milled
+from tests.service import equal_files
 from tests.store.chains import (
     STREAM,
     contents,
@@ -24,15 +28,17 @@ from tests.store.chains import (
 )
 from tests.store.harm import ChainDonor, dies
 from tokenmill.app.segments.retiring import retire
+from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.repair import Donor, Repaired, repair_partition, store_donor
-from tokenmill.errors import DamagedError, DifferenceError, LockedError
+from tokenmill.app.tools.verify import verify
+from tokenmill.errors import DamagedError, DifferenceError
 from tokenmill.store import PartitionWriter, Store, maps, open_partition
 from tokenmill.store.layout import SegmentPaths
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 22)
 NOBODY = ChainDonor(CHAIN, INFO, lacks=range(22))
-EVERY = (*("bin", "docs", "index", "idx", "json"), "commits")
+EVERY = ("bin", "docs", "index", "idx", "json", "commits")
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +50,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def copy(whole: Store, path: Path) -> Store:
-    """Return a store of its own with the same files."""
     store = make_store(path, INFO)
     shutil.copytree(directory_of(whole), directory_of(store), dirs_exist_ok=True)
     return store
 
 
+@pytest.fixture
+def store(whole: Store, tmp_path: Path) -> Store:
+    return copy(whole, tmp_path / "store")
+
+
 def repair(store: Store, donor: Donor) -> list[Repaired]:
-    """Repair partition 0."""
     return list(repair_partition(directory_of(store), INFO, 0, donor))
-
-
-def states(store: Store) -> dict[str, tuple[int, int]]:
-    """Return which file every name stands for, and when it was written."""
-    found = [path for path in directory_of(store).iterdir() if path.name != "lock"]
-    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
 
 
 def flip(path: Path, bit: int) -> None:
@@ -68,15 +71,30 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-def test_nothing_is_touched_where_nothing_is_damaged(whole: Store, tmp_path: Path) -> None:
+def harm_file(path: Path, harm: str, place: int) -> None:
+    """Flip the bit at a place, cut the file there, or lose it; behind its end, places begin with its first again."""
+    data = path.read_bytes()
+    if harm == "flip":
+        flip(path, place % (8 * len(data)))
+    elif harm == "cut":
+        path.write_bytes(data[: place % len(data)])
+    else:
+        path.unlink()
+
+
+def test_nothing_is_touched_where_nothing_is_damaged(store: Store) -> None:
     """What was never committed is no damage, and the donor is asked for nothing."""
-    store = copy(whole, tmp_path)
+
+    def states() -> dict[str, tuple[int, int]]:
+        """Return which file every name stands for, and when it was written."""
+        found = [path for path in directory_of(store).iterdir() if path.name != "lock"]
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+
     with segment_of(store, 20).tokens.open("ab") as tail:
         tail.write(b"not committed")
-    before = states(store)
-    donor = ChainDonor(CHAIN, INFO)
+    before, donor = states(), ChainDonor(CHAIN, INFO)
     assert repair(store, donor) == []
-    assert states(store) == before
+    assert states() == before
     assert not donor.asked
 
 
@@ -84,19 +102,12 @@ def test_nothing_is_touched_where_nothing_is_damaged(whole: Store, tmp_path: Pat
 @pytest.mark.parametrize("first", [0, 8, 16, 20])
 @pytest.mark.parametrize("suffix", EVERY)
 @pytest.mark.parametrize("harm", ["flip", "cut", "lose"])
-def test_one_damaged_file_is_mended(whole: Store, tmp_path: Path, first: int, suffix: str, harm: str) -> None:
-    """It alone changes, and is kept; of the others' blocks none is asked for."""
-    store = copy(whole, tmp_path)
+def test_one_damaged_file_is_mended(whole: Store, store: Store, first: int, suffix: str, harm: str) -> None:
     path = directory_of(store) / f"{first:012d}.{suffix}"
     if not path.exists() or (suffix == "commits" and first < 20):
         return  # an open segment has no index, a sealed one needs no log
-    damaged = path.read_bytes()
-    if harm == "flip":
-        flip(path, 8 * (len(damaged) // 3))
-    elif harm == "cut":
-        path.write_bytes(damaged[: -len(damaged) // 3])
-    else:
-        path.unlink()
+    size = path.stat().st_size
+    harm_file(path, harm, 8 * (size // 3) if harm == "flip" else 2 * size // 3)
     damaged = path.read_bytes() if path.exists() else b""
     donor = ChainDonor(CHAIN, INFO)
     found = repair(store, donor)
@@ -120,9 +131,7 @@ def test_one_damaged_file_is_mended(whole: Store, tmp_path: Path, first: int, su
         assert (writer.next_block, writer.chain) == (22, CHAIN.chains[21])
 
 
-def test_only_damaged_blocks_are_asked_for(whole: Store, tmp_path: Path) -> None:
-    """The others are the segment's own."""
-    store = copy(whole, tmp_path)
+def test_only_damaged_blocks_are_asked_for(whole: Store, store: Store) -> None:
     flip(segment_of(store, 8).tokens, 8 * (INFO.block_bytes + 3))
     donor = ChainDonor(CHAIN, INFO, lacks={8, 10, 11})
     (found,) = repair(store, donor)
@@ -142,16 +151,9 @@ HARMS = st.tuples(st.sampled_from(["flip", "cut", "lose"]), st.integers(0, 1 << 
 def test_any_damage_to_any_files_is_mended(
     whole: Store, tmp_path_factory: pytest.TempPathFactory, harmed: dict[str, tuple[str, int]]
 ) -> None:
-    """Several flips, cuts and losses at once; afterwards the files are what they were, and the writer goes on."""
     store = copy(whole, tmp_path_factory.mktemp("store"))
-    for path, (harm, place) in ((directory_of(store) / name, harm) for name, harm in harmed.items()):
-        data = path.read_bytes()
-        if harm == "flip":
-            flip(path, place % (8 * len(data)))
-        elif harm == "cut":
-            path.write_bytes(data[: place % len(data)])
-        else:
-            path.unlink()
+    for name, (harm, place) in harmed.items():
+        harm_file(directory_of(store) / name, harm, place)
     assert not [found.lost for found in repair(store, ChainDonor(CHAIN, INFO)) if found.lost]
     fill(store, INFO, CHAIN, [22])
     assert contents(store) == contents(whole)
@@ -163,31 +165,27 @@ def test_files_are_those_of_the_store(whole: Store) -> None:
     assert sorted(FILES) == sorted(path.name for path in directory_of(whole).iterdir() if path.name != "lock")
 
 
-def test_what_nothing_gives_back_is_named_and_the_rest_mended(whole: Store, tmp_path: Path) -> None:
+def test_what_nothing_gives_back_is_named_and_the_rest_mended(whole: Store, store: Store) -> None:
     """A segment that cannot be whole stays as it is: its other blocks are read as before."""
-    store = copy(whole, tmp_path)
-    flip(segment_of(store, 4).tokens, 0)
-    flip(segment_of(store, 12).tokens, 0)
+    for first in (4, 12):
+        flip(segment_of(store, first).tokens, 0)
     lose_all(segment_of(store, 8))
     found = repair(store, ChainDonor(CHAIN, INFO, lacks={4, 9, 10}))
-    assert [(f.first, [*f.lost], f.blocks) for f in found] == [
-        (4, [range(4, 5)], 0),
-        (8, [range(9, 11)], 0),
-        (12, [], 4),
-    ]
-    reader = open_partition(store.path, STREAM, 0, check=True)
-    assert reader.read(5).tobytes() == open_partition(whole.path, STREAM, 0).read(5).tobytes()
-    assert reader.read(12).tobytes() == open_partition(whole.path, STREAM, 0).read(12).tobytes()
+    wanted = [(4, [range(4, 5)], 0), (8, [range(9, 11)], 0), (12, [], 4)]
+    assert [(f.first, [*f.lost], f.blocks) for f in found] == wanted
+    reader, right = open_partition(store.path, STREAM, 0, check=True), open_partition(whole.path, STREAM, 0)
+    for block in (5, 12):
+        assert reader.read(block).tobytes() == right.read(block).tobytes()
     with pytest.raises(DamagedError, match="block 4, "):
         reader.read(4)
 
 
-def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(whole: Store, tmp_path: Path) -> None:
-    """Each block comes from where it is whole; segments of another length are no matter."""
+def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(
+    whole: Store, store: Store, tmp_path: Path
+) -> None:
     info = make_info(segment_blocks=6)
     other = make_store(tmp_path / "other", info)
     fill(other, info, CHAIN, [22])
-    store = copy(whole, tmp_path / "store")
     lose_all(segment_of(store, 4))
     flip(segment_of(store, 12).documents, 77)
     flip(segment_of(other, 6).tokens, 8 * 5 * INFO.block_bytes)  # block 11, which this store has
@@ -197,9 +195,7 @@ def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(whole: Sto
 
 
 @pytest.mark.parametrize("first", [0, 8])
-def test_another_history_is_refused(whole: Store, tmp_path: Path, first: int) -> None:
-    """Blocks that lead from the right hash to another, or continue another, are not taken; nothing changes."""
-    store = copy(whole, tmp_path)
+def test_another_history_is_refused(store: Store, first: int) -> None:
     lose_all(segment_of(store, first))
     before = contents(store)
     with pytest.raises(DifferenceError, match="another history"):
@@ -207,9 +203,7 @@ def test_another_history_is_refused(whole: Store, tmp_path: Path, first: int) ->
     assert contents(store) == before
 
 
-def test_a_foreign_segment_is_put_aside(whole: Store, tmp_path: Path) -> None:
-    """Sealed or open, of another chain or where none can begin: what belongs there is written instead."""
-    store = copy(whole, tmp_path / "store")
+def test_a_foreign_segment_is_put_aside(whole: Store, store: Store, tmp_path: Path) -> None:
     other = make_store(tmp_path / "other", INFO)
     fill(other, INFO, make_chain(INFO, 22, partition=1, seed=1), [21, 22], partition=1)
     for first in (8, 20):
@@ -224,9 +218,7 @@ def test_a_foreign_segment_is_put_aside(whole: Store, tmp_path: Path) -> None:
         assert writer.chain == CHAIN.chains[21]
 
 
-def test_a_damaged_start_is_told_by_the_oldest_segment(whole: Store, tmp_path: Path) -> None:
-    """And kept; where the oldest segment is damaged as well, the repair says so."""
-    store = copy(whole, tmp_path)
+def test_a_damaged_start_is_told_by_the_oldest_segment(store: Store) -> None:
     retire(store.path, STREAM, 0, 8)
     file = directory_of(store) / "start.json"
     right = file.read_bytes()
@@ -242,15 +234,7 @@ def test_a_damaged_start_is_told_by_the_oldest_segment(whole: Store, tmp_path: P
         repair(store, NOBODY)
 
 
-def test_a_repair_waits_for_nobody(whole: Store, tmp_path: Path) -> None:
-    """A partition that is being written is refused."""
-    store = copy(whole, tmp_path)
-    with PartitionWriter.open(store, STREAM, 0), pytest.raises(LockedError):
-        repair(store, NOBODY)
-
-
 def lose_all(paths: SegmentPaths) -> None:
-    """Unlink a segment."""
     for path in paths.all:
         path.unlink()
 
@@ -282,7 +266,6 @@ def killed_repairs(
 def test_a_repair_that_is_killed_anywhere_goes_on(
     whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """Before each of its writes, syncs, renames and links; the donor has nothing left the second time that it gave."""
     kills = 0
     for store in killed_repairs(whole, tmp_path, DAMAGES[damage], monkeypatch):
         kills += 1
@@ -311,9 +294,8 @@ def test_own_blocks_outlive_a_kill_while_files_change_places(
     assert ready > 2
 
 
-def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Path) -> None:
+def test_a_reader_goes_on_behind_a_rebuilt_commit_log(store: Store) -> None:
     """Its records have other lengths than those that the reader has read."""
-    store = copy(whole, tmp_path)
     reader = open_partition(store.path, STREAM, 0, check=True)
     flip(segment_of(store, 20).commits, 300)
     assert repair(store, ChainDonor(CHAIN, INFO))
@@ -325,29 +307,22 @@ def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Pa
 
 
 def test_a_reader_sees_the_repair_without_being_opened_again(
-    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Store, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It refuses the block before, and reads it after; views from before stay as they are."""
     for name in ("_LOOK_SECONDS", "_LOOK_SHARE"):
         monkeypatch.setattr(maps, name, 0)  # whether a file is what it was, each time that it is read
-    store = copy(whole, tmp_path)
-    rng = random.Random(1)
     readers = [open_partition(store.path, STREAM, 0, check=True) for _ in range(2)]
-    views = [readers[0].read(number) for number in range(22)]
-    damaged = [9, 21]
+    views = [readers[0].read(number) for number in range(22)]  # which stay mapped
+    rng = random.Random(1)
     for first, number in ((8, 9), (20, 21)):
         path = segment_of(store, first).tokens
-        with path.open("r+b") as file:
-            at = (number - first) * INFO.block_bytes + rng.randrange(INFO.block_bytes)
-            file.seek(at)
-            byte = file.read(1)[0]
-            changed = path.stat().st_ctime_ns
-            while path.stat().st_ctime_ns == changed:  # as long as the kernel's clock has not gone on
+        at, changed = (number - first) * INFO.block_bytes + rng.randrange(INFO.block_bytes), path.stat().st_ctime_ns
+        damaged = bytes([path.read_bytes()[at] ^ 1])
+        while path.stat().st_ctime_ns == changed:  # as long as the kernel's clock has not gone on
+            with path.open("r+b") as file:  # the very file that the readers have mapped
                 file.seek(at)
-                file.write(bytes([byte ^ 1]))  # in the very file that the readers have mapped
-                file.flush()
-    for reader in readers:
-        for number in damaged:
+                file.write(damaged)
+        for reader in readers:
             with pytest.raises(DamagedError):
                 reader.read(number)
     repair(store, ChainDonor(CHAIN, INFO))
@@ -356,3 +331,112 @@ def test_a_reader_sees_the_repair_without_being_opened_again(
         assert reader.refresh() == 22
         assert reader.gather(range(22)).tobytes() == right.gather(range(22)).tobytes()
     assert len(views) == 22
+
+
+Run = Callable[..., Told]
+
+
+@pytest.fixture
+def copied(milled: Milled, tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    shutil.copytree(milled.settings.store, path)
+    Store.adopt(path)
+    return path
+
+
+@pytest.fixture
+def run(milled: Milled, copied: Path) -> Run:
+    def run(*arguments: str, brokers: str = milled.settings.bootstrap_servers) -> Told:
+        place = [] if "--store" in arguments else ["--store", copied]
+        return invoke(*arguments, "--bootstrap-servers", brokers, *place)
+
+    return run
+
+
+def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, copied: Path, run: Run) -> None:
+    stream = milled.train
+    flip(copied / stream / "0" / "000000000016.bin", 8 * (64 * 3 + 5))
+    for path in (copied / stream / "1").glob("000000000000.*"):
+        path.unlink()
+    flip(copied / stream / "stream.json", 8 * 40)
+    assert run("repair", stream, "--check").code == 8
+    mended = run("repair", stream)
+    kept = "the damaged files are kept: 000000000016.bin.broken"
+    assert mended.code == 0
+    assert mended.out.splitlines() == [
+        f"{copied / stream / 'stream.json'}: written again",
+        f"{stream}/0: segment 000000000016 is whole: 16 blocks, 1 block of them given back; {kept}",
+        f"{stream}/1: segment 000000000000 is whole: 16 blocks, 16 blocks of them given back",
+    ]
+    assert "000000000016.bin: block 19, at byte 192, is not what was committed" in mended.err
+    assert equal_files(copied, stream) == equal_files(milled.settings.store, stream)
+    whole = "".join(f"{stream}/{partition}: nothing is damaged\n" for partition in (0, 1))
+    assert run("repair", stream, "--check") == (0, whole, "")
+    assert verify(milled.settings, [stream], store=copied).ok
+
+
+def test_another_store_gives_back_without_a_broker(milled: Milled, copied: Path, run: Run) -> None:
+    stream, other = milled.train, copied.parent / "other"
+    shutil.copytree(copied, other)
+    flip(copied / stream / "0" / "000000000000.bin", 8 * 64 * 7)
+    flip(copied / stream / "0" / "000000000016.docs", 0)
+    flip(other / stream / "0" / "000000000016.bin", 0)
+    found = run("repair", stream, "0", "--from", str(other), "--json", brokers="127.0.0.1:1")
+    assert found.code == 10
+    assert "nothing gives back block 16 of " in found.err
+    segments = json.loads(found.out)["partitions"][0]["segments"]
+    wanted = [(0, 16, 1, []), (16, 0, 0, [[16, 17]])]
+    assert [(s["first"], s["blocks"], s["given"], s["lost"]) for s in segments] == wanted
+    assert run("repair", stream, "0").code == 0
+    assert equal_files(copied, stream) == equal_files(milled.settings.store, stream)
+
+
+def test_what_cannot_be_repaired_is_refused(milled: Milled, copied: Path, run: Run) -> None:
+    stream = milled.train
+    with PartitionWriter.open(Store.open(copied), stream, 0):
+        locked = run("repair", stream)
+    assert (locked.code, "is being written by process" in locked.err) == (7, True)
+    assert run("repair", stream, "9").code == 12
+    assert run("repair", "nothing").code == 4
+    assert run("repair", "nothing", "--check").code == 6
+    foreign = copied.parent / "foreign"
+    shutil.copytree(copied / milled.settings.streams()[1].name, foreign / stream)
+    assert run("repair", stream, "--store", str(foreign), "--check").code == 6
+
+
+def test_old_segments_are_retired_by_command(milled: Milled, copied: Path, run: Run) -> None:
+    stream = milled.train
+    blocks = [len(milled.chains[stream, partition]) for partition in (0, 1)]
+    assert run("retire", stream).code == 12
+    first = run("retire", stream, "0", "--below", "20")
+    assert first.code == 0
+    assert first.out.startswith(f"{stream}/0: begins with block 16 now (before: 0); 1 segment, ")
+    report = json.loads(run("inspect", "stream", stream, "--json").out)
+    assert [chain["store_first"] for chain in report["chains"]] == [16, 0]
+    assert f"16 to {blocks[0] - 1} " in run("inspect", "stream", stream).out
+    again = run("retire", stream, "0", "--below", "20")
+    assert again.out == f"{stream}/0: begins with block 16 as before, nothing to free\n"
+    kept = json.loads(run("retire", stream, "--keep", str(blocks[1] - 16), "--json").out)
+    assert kept["1"]["first"] == 16
+
+    reader = open_partition(copied, stream, 1, check=True)
+    assert reader.read(16).tobytes() == milled.chains[stream, 1][16].tokens
+    result = verify(milled.settings, [stream], store=copied)
+    assert result.ok
+    assert [chain.store_blocks for chain in result.chains] == [(kept["0"]["first"], blocks[0]), (16, blocks[1])]
+    assert f"the store's {stream} partition 1 starts with block 16" in result.notes
+    assert run("inspect", "block", stream, "1", "3").code == 0  # the topic has it
+    assert inspect_segments(copied / stream / "1")[0]["chain_before"] == milled.chains[stream, 1][15].chain.hex()
+    flip(copied / stream / "1" / "000000000016.bin", 8 * 5)
+    assert run("repair", stream).code == 0
+    assert verify(milled.settings, [stream], store=copied).ok
+
+
+def test_a_copy_is_adopted_by_command(milled: Milled, copied: Path, run: Run) -> None:
+    copy = copied.parent / "copy"
+    shutil.copytree(copied, copy)
+    adopted = run("adopt", "--store", str(copy))
+    assert (adopted.code, adopted.out.strip()) == (0, Store.open(copy).id)
+    assert Store.open(copy).id != Store.open(copied).id
+    assert json.loads(run("adopt", "--store", str(copy), "--json").out)["store"] == str(copy)
+    assert run("adopt", "--store", str(copied.parent)).code == 6

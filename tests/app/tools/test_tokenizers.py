@@ -1,7 +1,6 @@
 """Training a tokenizer."""
 
 import pydoc_data.topics
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,6 @@ TOPICS = list(pydoc_data.topics.topics.values())
 
 @pytest.fixture(scope="module")
 def trained() -> Tokenizer:
-    """Return a tokenizer of 2,000 ids, trained on Python's own documentation."""
     return train_tokenizer(TOPICS, vocabulary_size=2000)
 
 
@@ -28,41 +26,30 @@ def test_every_text_comes_back(trained: Tokenizer, text: str) -> None:
     assert trained.decode(trained.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_it_has_the_size_asked_for_and_one_special_token(trained: Tokenizer) -> None:
-    """The end of a document is id 0."""
+def test_it_has_the_size_asked_for_one_special_token_and_learnt_the_text(trained: Tokenizer) -> None:
     assert trained.get_vocab_size() == 2000
     assert trained.token_to_id("<|endoftext|>") == 0
     assert [token.content for token in trained.get_added_tokens_decoder().values()] == ["<|endoftext|>"]
-
-
-def test_it_has_learnt_the_text(trained: Tokenizer) -> None:
-    """Words that are frequent in it are one token; it takes far fewer tokens than bytes."""
     assert trained.encode(" the function").tokens == ["Ġthe", "Ġfunction"]
     size = sum(len(text.encode()) for text in TOPICS)
     assert sum(len(encoding.ids) for encoding in trained.encode_batch_fast(TOPICS)) < size / 3
-
-
-def test_the_same_text_gives_the_same_tokenizer(trained: Tokenizer) -> None:
-    """Byte for byte, so that its hash is the same on every machine."""
+    # Byte for byte the same, so that its hash is the same on every machine.
     assert train_tokenizer(iter(TOPICS), vocabulary_size=2000).to_str() == trained.to_str()
 
 
 @given(st.lists(st.text(max_size=300)), st.integers(1, 2000))
 def test_a_sample_is_bounded_and_in_order(batch: list[str], limit: int) -> None:
-    """All of the text where it fits; else a subsequence of it, of at least one piece."""
-    pieces = [text for text in batch if text]
-    sample = _spread_sample(batch, limit)
+    pieces, sample = [text for text in batch if text], _spread_sample(batch, limit)
     if sum(len(piece.encode()) for piece in pieces) <= limit:
         assert sample == pieces
     else:
         rest = iter(pieces)
-        assert all(piece in rest for piece in sample)
         assert sample
+        assert all(piece in rest for piece in sample)
         assert len(sample) == 1 or sum(len(piece.encode()) for piece in sample) <= limit
 
 
 def test_a_sample_is_spread_evenly_and_never_holds_much() -> None:
-    """Of 100,000 pieces, every 2**k-th; a text of a gigabyte would be cut into pieces first."""
     sample = [int(piece) for piece in _spread_sample((f"{number:010d}" for number in range(100_000)), 10_000)]
     step = sample[1]
     assert sample == list(range(0, 100_000, step))
@@ -72,12 +59,7 @@ def test_a_sample_is_spread_evenly_and_never_holds_much() -> None:
 
 
 def test_no_text_and_no_room_are_refused() -> None:
-    """Before anything is trained."""
-
-    def nothing() -> Iterator[str]:
-        yield from ("", "")
-
     with pytest.raises(InputError, match="no text"):
-        train_tokenizer(nothing(), vocabulary_size=300)
+        train_tokenizer(iter(("", "")), vocabulary_size=300)
     with pytest.raises(SettingsError, match="256"):
         train_tokenizer(TOPICS, vocabulary_size=256)

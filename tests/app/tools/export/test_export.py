@@ -41,7 +41,6 @@ IN_EVERY_FORMAT = ("concat", "fit", "rows, split", "chunks, padded")
 
 
 def rows_of(to: FormatChoice, out: Path) -> list[dict[str, Any]]:
-    """Return all rows of an export, as the format's own library reads them."""
     if to in ("parquet", "arrow"):
         return list(arrow_dataset.dataset(out, format=to).to_table().to_pylist())
     if to == "lance":
@@ -85,7 +84,6 @@ def _index(file: Path, dtype: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
-    """Return a store that tests only read."""
     return milled_store(tmp_path_factory.mktemp("store"), dtype="uint16")
 
 
@@ -95,7 +93,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> MilledStore:
     [(shape, to) for shape in ("concat", *SHAPES) for to in (HERE if shape in IN_EVERY_FORMAT else HERE[:1])],
 )
 def test_everything_comes_back_token_for_token(tmp_path: Path, shape: str, to: FormatChoice) -> None:
-    """Blocks as they are, with the documents in each; documents with each of their tokens once, where they begin."""
     milled = milled_store(tmp_path / "store", **SHAPES.get(shape, {"dtype": "uint16"}))
     blocks = export(milled.path, STREAM, tmp_path / "blocks", to=to, what="blocks")
     rows = rows_of(to, tmp_path / "blocks")
@@ -112,7 +109,6 @@ def test_everything_comes_back_token_for_token(tmp_path: Path, shape: str, to: F
 @pytest.mark.parametrize("shape", ["concat", "fit"])
 @pytest.mark.cases(2)
 def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: FormatChoice, shape: str) -> None:
-    """Beside what was exported before: blocks of segments that are not full, and all documents that have their ends."""
     milled = milled_store(tmp_path / "store", dtype="uint16", **SHAPES.get(shape, {}))
     assert all(len(blocks) % 16 for blocks in milled.blocks.values())
     for what in get_args(What):
@@ -136,7 +132,6 @@ def test_of_a_stream_that_has_ended_everything_comes_back(tmp_path: Path, to: Fo
 
 
 def test_an_end_that_a_store_has_not_reached_is_waited_for(tmp_path: Path) -> None:
-    """Segments alone, and the end marker, as a copy has them; a stream that is shorter than a segment has one file."""
     milled = milled_store(tmp_path / "store", stop=20)
     milled.close_era(end=True)
     for what in get_args(What):
@@ -190,7 +185,6 @@ def test_litdata_has_the_tokens_alone_as_well(tmp_path: Path, store: MilledStore
 
 
 def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
-    """With `take` and `count_rows`, in any order."""
     export(store.path, STREAM, tmp_path / "out", to="lance", what="blocks")
     opened = lance.dataset(str(tmp_path / "out"))
     count = opened.count_rows()
@@ -208,7 +202,6 @@ def test_lance_gives_tokens_by_row(tmp_path: Path, store: MilledStore) -> None:
 @pytest.mark.parametrize("what", ["blocks", "documents"])
 @pytest.mark.cases(2)
 def test_files_are_a_function_of_the_segments(tmp_path: Path, to: FormatChoice, what: What) -> None:
-    """Exported as the store grows, or all at once: the same files, and those that were there stay as they are."""
     milled = milled_store(tmp_path / "store", records=24, stop=40)
     before: dict[str, tuple[bytes, int]] = {}
     for stop in (40, 90, None):
@@ -232,12 +225,10 @@ def data_files(out: Path) -> list[tuple[str, Path]]:
 
 
 def bytes_of(out: Path) -> dict[str, bytes]:
-    """Return the content of these files."""
     return {name: path.read_bytes() for name, path in data_files(out)}
 
 
 def assert_whole(to: FormatChoice, out: Path) -> None:
-    """Check that what readers of an export see has nothing that is not there."""
     if to in HERE:
         if (out / "state.json").exists() or (out / "_versions").exists():
             rows_of(to, out)
@@ -255,7 +246,6 @@ def assert_whole(to: FormatChoice, out: Path) -> None:
 def test_a_run_that_is_killed_anywhere_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: FormatChoice
 ) -> None:
-    """Before each rename and sync in turn: what readers see is whole, and the next run completes it."""
     milled = milled_store(tmp_path / "store", records=10)
     export(milled.path, STREAM, tmp_path / "whole", to=to, what="documents")
     wanted = bytes_of(tmp_path / "whole")
@@ -320,7 +310,6 @@ def test_a_document_waits_for_its_end(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_rows_is_no_data_set_yet(tmp_path: Path) -> None:
-    """Where all documents wait for their ends, ``datasets`` says so of the folder; the same call makes it one."""
     milled = milled_store(tmp_path / "store", stop=16)
     out = tmp_path / "documents"
     assert export(milled.path, STREAM, out, to="hf", what="documents").rows == 0
@@ -332,30 +321,28 @@ def test_a_folder_without_rows_is_no_data_set_yet(tmp_path: Path) -> None:
 
 
 def test_folders_of_something_else_are_refused(tmp_path: Path, store: MilledStore) -> None:
-    """Other options, another stream, files of somebody else, and a folder that another process writes to."""
-    out = tmp_path / "out"
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    file = r"thesis\.txt.* is a file, or below one: name a folder with --out"
     export(store.path, STREAM, out, to="arrow", what="blocks")
-    with pytest.raises(InputError, match=r"to 'arrow' there, to 'parquet' asked for.*--out"):
-        export(store.path, STREAM, out, to="parquet", what="blocks")
-    with pytest.raises(InputError, match=r"what 'blocks' there, what 'documents' asked for"):
-        export(store.path, STREAM, out, to="arrow", what="documents")
+    theirs.mkdir()
+    (theirs / "thesis.txt").touch()
     other = milled_store(tmp_path / "other", dtype="uint8")
-    with pytest.raises(InputError, match=r"holds another export: fingerprint"):
-        export(other.path, STREAM, out, to="arrow", what="blocks")
     copy = milled_store(tmp_path / "copy", dtype="uint16", seed=7)
-    with pytest.raises(InputError, match=r"two streams with one name and recipe"):
-        export(copy.path, STREAM, out, to="arrow", what="blocks")
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "thesis.txt").touch()
-    with pytest.raises(InputError, match="is not empty, and holds no export"):
-        export(store.path, STREAM, tmp_path / "theirs", to="arrow", what="blocks")
-    for place in ("thesis.txt", "thesis.txt/out"):
-        with pytest.raises(InputError, match=r"thesis\.txt.* is a file, or below one: name a folder with --out"):
-            export(store.path, STREAM, tmp_path / "theirs" / place, to="arrow", what="blocks")
+    refused: list[tuple[MilledStore, Path, FormatChoice, What, str]] = [
+        (store, out, "parquet", "blocks", r"to 'arrow' there, to 'parquet' asked for.*--out"),
+        (store, out, "arrow", "documents", "what 'blocks' there, what 'documents' asked for"),
+        (other, out, "arrow", "blocks", "holds another export: fingerprint"),
+        (copy, out, "arrow", "blocks", "two streams with one name and recipe"),
+        (store, theirs, "arrow", "blocks", "is not empty, and holds no export"),
+        (store, theirs / "thesis.txt", "arrow", "blocks", file),
+        (store, theirs / "thesis.txt" / "out", "arrow", "blocks", file),
+    ]
+    for milled, folder, to, what, words in refused:
+        with pytest.raises(InputError, match=words):
+            export(milled.path, STREAM, folder, to=to, what=what)
 
 
 def test_files_that_went_are_named(tmp_path: Path, store: MilledStore) -> None:
-    """With what to do."""
     out = tmp_path / "out"
     result = export(store.path, STREAM, out, to="mds", what="blocks")
     (out / result.files[0].name).unlink()
@@ -367,7 +354,6 @@ def test_files_that_went_are_named(tmp_path: Path, store: MilledStore) -> None:
 
 
 def test_damage_is_refused_and_no_file_made_of_it(tmp_path: Path) -> None:
-    """A flipped byte of tokens, or of the document table, in the second segment."""
     for suffix in ("bin", "docs"):
         milled = milled_store(tmp_path / suffix)
         file = milled.path / STREAM / "0" / f"000000000016.{suffix}"
@@ -378,7 +364,6 @@ def test_damage_is_refused_and_no_file_made_of_it(tmp_path: Path) -> None:
 
 
 def test_a_stream_without_a_sealed_segment_says_what_to_do(tmp_path: Path) -> None:
-    """And no folder is made."""
     milled = milled_store(tmp_path / "store", stop=5)
     with pytest.raises(InputError, match=r"no sealed segment .*segment has 16 blocks .* has 5\. Wait for more"):
         export(milled.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
@@ -388,7 +373,6 @@ def test_a_stream_without_a_sealed_segment_says_what_to_do(tmp_path: Path) -> No
 def test_a_full_disk_is_named_and_the_same_call_goes_on(
     tmp_path: Path, store: MilledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written stays."""
     sync, left = os.fsync, [30]
 
     def full(descriptor: int) -> None:
@@ -408,7 +392,6 @@ def test_a_full_disk_is_named_and_the_same_call_goes_on(
 
 
 def test_two_exports_into_one_folder_exclude_each_other(tmp_path: Path, store: MilledStore) -> None:
-    """The second is refused, with the first one's process."""
     out = tmp_path / "out"
 
     def report(_done: int, _total: int, _name: str) -> None:

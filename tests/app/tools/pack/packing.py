@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.app.sources.files import WRITERS
+from tests.app.sources.files import write_jsonl
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, Reading, ShapeOptions, find_sources, shape_for
 from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
@@ -14,17 +14,18 @@ from tokenmill.app.tools.produce.run_notes import run_identity
 from tokenmill.store import open_partition, partitions_in, streams_in
 from tokenmill.store.layout import partition_directory, segment_firsts
 
+Paths = Sequence[Path | str]
+Options = dict[str, Any] | None
+
 WORDS = ["mill", "stone", "wheel", "grain", "Körner", "flour"]
 
 
 def small_settings(store: Path, **others: Any) -> Settings:
-    """Return settings with which little text has many segments."""
     small: dict[str, Any] = {"tokenizer": "bytes", "sequence_length": 63, "segment_blocks": 16, "era_blocks": 30}
     return Settings(**small | {"store": store} | others)
 
 
 def rows(count: int, seed: int = 0, words: int = 40) -> list[dict[str, Any]]:
-    """Return rows with id, text and fields."""
     rng = random.Random(seed)
     return [
         {
@@ -37,39 +38,22 @@ def rows(count: int, seed: int = 0, words: int = 40) -> list[dict[str, Any]]:
     ]
 
 
-def every_format(folder: Path, count: int = 25) -> Path:
-    """Write a folder with a file of every format, and some texts; return it."""
-    folder.mkdir()
-    for seed, (name, write) in enumerate(WRITERS.items()):
-        write(folder / name, rows(count, seed))
-    (folder / "text.txt").write_text("a text that is a document " * 20)
-    (folder / "bad.txt").write_bytes(b"\xff\xfe no text")
-    (folder / "notes.md").write_text("# notes\n" * 30)
-    return folder
+def corpus(folder: Path, made: list[dict[str, Any]]) -> list[Path]:
+    """Write a file of rows; return its path, as the paths that are to be packed."""
+    write_jsonl(folder / "a.jsonl", made)
+    return [folder / "a.jsonl"]
 
 
 def opened(
-    settings: Settings,
-    paths: Sequence[Path | str],
-    reading: dict[str, Any] | None = None,
-    topic: str | None = None,
+    settings: Settings, paths: Paths, reading: Options = None, topic: str | None = None
 ) -> tuple[Reading, list[DocumentSource]]:
-    """Return how the sources are read, and the sources."""
-    shape = shape_for(
-        settings.for_topic(topic or settings.raw_topics[0]), settings.max_record_bytes, ShapeOptions(**(reading or {}))
-    )
-    how = Reading(shape)
+    own = settings.for_topic(topic or settings.raw_topics[0])
+    how = Reading(shape_for(own, settings.max_record_bytes, ShapeOptions(**(reading or {}))))
     return how, find_sources([str(path) for path in paths], how)
 
 
 def plan_of(
-    settings: Settings,
-    paths: Sequence[Path | str],
-    *,
-    resume: bool = True,
-    reading: dict[str, Any] | None = None,
-    topic: str | None = None,
-    **plan: Any,
+    settings: Settings, paths: Paths, *, resume: bool = True, reading: Options = None, topic: str = "", **plan: Any
 ) -> PackPlan:
     """Return a plan, as the command makes one."""
     name = topic or settings.raw_topics[0]
@@ -79,22 +63,12 @@ def plan_of(
     return PackPlan(**whole | plan)
 
 
-def pack_into(
-    settings: Settings,
-    paths: Sequence[Path | str],
-    *,
-    reading: dict[str, Any] | None = None,
-    topic: str | None = None,
-    **plan: Any,
-) -> PackSummary:
-    """Pack in this process, as the command does."""
-    how, sources = opened(settings, paths, reading, topic)
-    wanted = plan_of(settings, paths, reading=reading, topic=topic, **plan)
-    return asyncio.run(pack(settings, sources, how, wanted))
+def pack_into(settings: Settings, paths: Paths, **plan: Any) -> PackSummary:
+    how, sources = opened(settings, paths, plan.get("reading"), plan.get("topic"))
+    return asyncio.run(pack(settings, sources, how, plan_of(settings, paths, **plan)))
 
 
 def blocks_in(store: Path, stream: str) -> list[int]:
-    """Return the blocks of each partition of a stream."""
     return [open_partition(store, stream, number).blocks for number in partitions_in(store, stream)]
 
 
@@ -119,6 +93,5 @@ def content(store: Path, *, eras: bool = False) -> dict[str, bytes]:
 
 
 def require_equal(one: dict[str, bytes], other: dict[str, bytes]) -> None:
-    """Fail, with names alone, unless two contents are equal."""
     assert sorted(one) == sorted(other)
     assert [name for name in one if one[name] != other[name]] == []

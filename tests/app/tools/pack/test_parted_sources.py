@@ -1,8 +1,12 @@
-"""Files in parts: the same chunks, items, numbers and places as one reader has, wherever the parts end."""
+"""Sources of packs: files in parts, and what is no file on this machine, as one reader has it."""
 
+import asyncio
+import json
 import os
-from collections.abc import Callable
-from concurrent.futures import Future
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +16,33 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.app.sources.files import write_parquet
+from tests.app.sources.files import as_lines, warc_record, write_parquet
 from tests.app.sources.reading import found_in, reading_of
-from tests.app.tools.pack.packing import rows
+from tests.app.sources.test_sql import change
+from tests.app.sources.web import Web, serving
+from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, rows, small_settings
 from tokenmill.app.settings import Settings
-from tokenmill.app.sources import Item, Reading, Refused, find_sources
+from tokenmill.app.sources import DocumentSource, Item, Reading, Refused, find_sources, read_items
 from tokenmill.app.sources import file_sources as source_module
 from tokenmill.app.sources.file_sources import FileSource
 from tokenmill.app.sources.formats.columnar import row_groups
 from tokenmill.app.sources.items import FileSlice, ItemChunk, Place, with_end
+from tokenmill.app.sources.sql import SqlSource
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.mill_processes import batch_of, records_of
-from tokenmill.app.tools.pack.parted_sources import (
-    Part,
-    PartedSource,
-    ScannedPart,
-    parted,
-    read_slices,
-    scan,
-)
-from tokenmill.errors import SourceError
+from tokenmill.app.tools.pack.pack_verification import verify_pack
+from tokenmill.app.tools.pack.packing_run import PackSummary, pack
+from tokenmill.app.tools.pack.parted_sources import PartedSource, parted, read_slices, scan
+from tokenmill.app.tools.verify.sides import ReferenceSample
+from tokenmill.errors import InputError, SourceError
+
+POOL = ThreadPoolExecutor(1)
 
 
-def here(reading: Reading) -> Callable[[Part], "Future[ScannedPart]"]:
-    """Return what scans in this thread."""
-
-    def scanned(part: Part) -> "Future[ScannedPart]":
-        found: Future[ScannedPart] = Future()
-        found.set_result(scan(part, reading))
-        return found
-
-    return scanned
+def divided(source: FileSource, reading: Reading) -> PartedSource:
+    found = parted(source, lambda part: POOL.submit(scan, part, reading), 2)
+    assert isinstance(found, PartedSource)
+    return found
 
 
 def plain(chunk: ItemChunk) -> tuple[Any, ...]:
@@ -61,12 +61,11 @@ def plain(chunk: ItemChunk) -> tuple[Any, ...]:
 def require_same(path: Path, reading: Reading) -> int:
     """Fail unless the parts give the chunks that the whole file gives, from the end of each on; return how many."""
     whole = FileSource(str(path), reading)
-    divided = parted(whole, here(reading), 2)
-    assert isinstance(divided, PartedSource)
+    parts = divided(whole, reading)
     chunks = [plain(chunk) for chunk in whole.chunks(Place())]
-    assert [plain(chunk) for chunk in divided.chunks(Place())] == chunks
+    assert [plain(chunk) for chunk in parts.chunks(Place())] == chunks
     for number, chunk in enumerate(chunks[:-1], 1):
-        assert [plain(one) for one in divided.chunks(chunk[1])] == chunks[number:]
+        assert [plain(one) for one in parts.chunks(chunk[1])] == chunks[number:]
     return len(chunks)
 
 
@@ -81,7 +80,6 @@ LINES = st.one_of(
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory for all examples."""
     return tmp_path_factory.mktemp("parts")
 
 
@@ -96,7 +94,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lines_in_parts_are_the_lines_of_the_file(
     directory: Path, *, lines: list[bytes], ends: bool, part: int, chunk: int, keyed: bool
 ) -> None:
-    """Blank, long, broken and unwanted lines, with and without keys; parts that are shorter than a line."""
     path = directory / "a.jsonl"
     path.write_bytes(b"\n".join(lines) + (b"\n" if ends else b""))
     options: dict[str, Any] = {"key": "lang"} if keyed else {}
@@ -112,17 +109,14 @@ def test_lines_in_parts_are_the_lines_of_the_file(
 def test_row_groups_are_the_rows_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """Whatever the shape: each row becomes a JSON object with the number of its row as id, if it has none."""
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
     monkeypatch.setattr(source_module, "CHUNK_BYTES", 500)
     path = tmp_path / "a.parquet"
     write_parquet(path, [row | {"id": None if number % 3 else row["id"]} for number, row in enumerate(rows(60))])
-
     assert require_same(path, reading_of(**options)) > 10
 
 
 def test_damaged_row_groups_lose_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In parts and as a whole: each is named with its rows, and the file counts once as one that is not whole."""
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
     table = pa.table({"id": [f"n{n}" for n in range(4000)], "text": [f"text {n}" for n in range(4000)]})
     path = tmp_path / "a.parquet"
@@ -132,48 +126,36 @@ def test_damaged_row_groups_lose_no_others(tmp_path: Path, monkeypatch: pytest.M
         begin = groups[number].begin
         data[begin + 60 : begin + 90] = bytes(30)
     path.write_bytes(data)
-
     require_same(path, reading_of())
-
     found = found_in(reading_of(), path)
-    refused = [one for one in found if isinstance(one, Refused)]
+    refused = [(one.why.partition(" (")[2], one.broken) for one in found if isinstance(one, Refused)]
     assert len(found) - len(refused) == 3000
-    assert [one.why.partition(" (")[2] for one in refused] == [
-        "rows 501 to 1,000 are lost)",
-        "rows 2,001 to 2,500 are lost)",
-    ]
-    assert [one.broken for one in refused] == [True, False]
+    assert refused == [("rows 501 to 1,000 are lost)", True), ("rows 2,001 to 2,500 are lost)", False)]
 
 
 def test_what_cannot_be_divided_is_read_as_it_is(tmp_path: Path) -> None:
-    """Small files, compressed ones, other formats, and parquet that is damaged or has one row group."""
     (tmp_path / "small.jsonl").write_bytes(b'{"text": "a"}\n')
     (tmp_path / "large.jsonl.gz").write_bytes(os.urandom(parted_sources.LEAST_BYTES))
     (tmp_path / "large.csv").write_bytes(b"text\n" + b"a\n" * parted_sources.LEAST_BYTES)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1" * parted_sources.LEAST_BYTES)
     sources = [FileSource(str(path), reading_of()) for path in sorted(tmp_path.iterdir())]
-
-    assert [parted(source, here(reading_of()), 2) for source in sources] == sources
+    assert [parted(source, lambda part: POOL.submit(scan, part, reading_of()), 2) for source in sources] == sources
 
 
 def test_a_part_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    """As a file does that goes while it is read."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 9000)
-    divided = parted(FileSource(str(path), reading_of()), here(reading_of()), 1)
+    parts = divided(FileSource(str(path), reading_of()), reading_of())
     path.unlink()
-
-    (chunk,) = divided.chunks(Place())
-
+    (chunk,) = parts.chunks(Place())
     assert chunk.last
-    assert [item.why for item in chunk.items if not isinstance(item, Item)] == [
+    assert [item.why for item in chunk.items if isinstance(item, Refused)] == [
         "cannot be read: No such file or directory"
     ]
 
 
 @given(data=st.data())
 def test_slices_are_read_whether_they_are_dense_or_sparse(directory: Path, data: st.DataObject) -> None:
-    """In one span or one by one, mixed with values that came along; in the order of a shuffle buffer as well."""
     content = bytes(range(256)) * 40
     path = directory / "slices"
     path.write_bytes(content)
@@ -199,19 +181,18 @@ def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read_in_parts(
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
     reading, outside, file = reading_of(), tmp_path / "secret", tmp_path / "folder" / f"a.{suffix}"
     file.parent.mkdir()
-    table = pa.table({"text": ["S3cret"] * 10})
     for path in (file, outside):
         path.write_bytes(b'{"text": "S3cret"}\n' * 10)
         if suffix == "parquet":
-            pq.write_table(table, path, row_group_size=5)
+            pq.write_table(pa.table({"text": ["S3cret"] * 10}), path, row_group_size=5)
     (source,) = find_sources([str(file.parent)], reading)
-    divided = parted(source, here(reading), 2)
-    assert isinstance(divided, PartedSource)
-    (before,) = divided.chunks(Place())
+    assert isinstance(source, FileSource)
+    parts = divided(source, reading)
+    (before,) = parts.chunks(Place())
     file.unlink()
     file.symlink_to(outside)
 
-    (refused,) = [item for chunk in divided.chunks(Place()) for item in chunk.items]
+    (refused,) = [item for chunk in parts.chunks(Place()) for item in chunk.items]
     assert isinstance(refused, Refused)
     assert "something was put in its place" in refused.why
     documents = [item for item in before.items if isinstance(item, Item)]
@@ -230,3 +211,87 @@ def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceError, match="cannot be read any more"):
         read_slices((str(path), ""), [3], [10])
+
+
+Row = dict[str, Any]
+QUERY = "SELECT id, text FROM pages ORDER BY number"
+PAGE = "<html><head><title>no</title></head><body><nav>Home</nav><article><p>{}</p></article></body></html>"
+
+
+def database(path: Path, made: Sequence[Row]) -> str:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE pages (number INTEGER, id TEXT, text TEXT)")
+        connection.executemany(
+            "INSERT INTO pages VALUES (?, ?, ?)", [(number, row["id"], row["text"]) for number, row in enumerate(made)]
+        )
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def archive(path: Path, made: Sequence[Row]) -> Path:
+    head, kind = (
+        "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n",
+        "application/http; msgtype=response",
+    )
+    pages = [
+        warc_record("response", f"https://here/{number}", head + PAGE.format(row["text"]), kind)
+        for number, row in enumerate(made)
+    ]
+    path.write_bytes(b"".join(pages))
+    return path
+
+
+class Scene:
+    """Documents of a server, a database and an archive, and files of the same ones."""
+
+    def __init__(self, folder: Path, web: Web) -> None:
+        self.settings, self.other = (small_settings(folder / name) for name in ("store", "other"))
+        self.how = replace(opened(self.settings, [])[0], extract=True)
+        self._web = web
+        self.database = folder / "pages.db"
+        self._url = database(self.database, rows(60, 2))
+        self._pages = archive(folder / "c.warc", rows(40, 3, words=80))
+        self.local = folder / "local"
+        self.local.mkdir()
+        for number, source in enumerate(self.sources()):
+            values = [item.value for item in read_items([source]) if isinstance(item, Item)]
+            (self.local / f"{number}.jsonl").write_bytes(b"\n".join(values) + b"\n")
+
+    def sources(self) -> list[DocumentSource]:
+        remote = find_sources([f"{self._web.address}/a.jsonl"], self.how)
+        return [*remote, SqlSource(self._url, QUERY, self.how), *find_sources([str(self._pages)], self.how)]
+
+    def packed(self, **plan: Any) -> PackSummary:
+        return asyncio.run(pack(self.settings, self.sources(), self.how, plan_of(self.settings, ["them"], **plan)))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with serving(Web({"a.jsonl": as_lines(rows(80, 1))})) as web:
+        yield Scene(tmp_path, web)
+
+
+@pytest.mark.slow
+def test_packed_is_what_files_of_the_same_documents_give(scene: Scene) -> None:
+    texts = [json.loads(line)["text"] for line in (scene.local / "2.jsonl").read_bytes().splitlines()]
+    assert texts == [row["text"] for row in rows(40, 3, words=80)]
+    assert scene.packed(flush=True).documents == 180
+    assert pack_into(scene.other, sorted(scene.local.iterdir()), flush=True).documents == 180
+    require_equal(content(scene.settings.store), content(scene.other.store))
+
+
+@pytest.mark.needs("minutes")
+def test_a_pack_goes_on_in_what_is_no_file_and_refuses_what_changed(scene: Scene) -> None:
+    assert scene.packed(limit=100).documents == 100
+    statement = "UPDATE pages SET text = '{}' WHERE number = 59"
+    change(scene.database, statement.format("other"))
+    with pytest.raises(InputError, match=r"pages\.db has changed"):
+        scene.packed()
+    change(scene.database, statement.format(rows(60, 2)[59]["text"]))
+    rest = scene.packed(flush=True)
+    assert (rest.before, rest.documents) == (100, 80)
+    plan = plan_of(scene.settings, ["them"], flush=True)
+    found = asyncio.run(verify_pack(scene.settings, scene.sources(), scene.how, plan, sample=ReferenceSample(1)))
+    assert (found.ok, found.store_blocks > 100) == (True, True)
+    pack_into(scene.other, sorted(scene.local.iterdir()), flush=True)
+    require_equal(content(scene.settings.store), content(scene.other.store))

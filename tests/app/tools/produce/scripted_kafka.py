@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import OutOfOrderSequenceNumber, ProducerFenced
 
-from tokenmill.app.kafka.topics import Existing
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 
 RAW = "raw"
@@ -31,8 +31,6 @@ MOST_UNDER_WAY = 2
 
 
 class Stored(NamedTuple):
-    """A record in a log."""
-
     offset: int
     key: bytes | None
     value: bytes | None
@@ -41,8 +39,6 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class Log:
-    """A partition."""
-
     records: list[Stored] = field(default_factory=list)
     end: int = 0
     first: int = 0
@@ -52,20 +48,16 @@ class Log:
     """By epoch: how many records its owner has here, and therefore the sequence of its next one."""
 
     def append(self, records: Iterable[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]) -> None:
-        """Put records behind the others."""
         for key, value, headers in records:
             self.records.append(Stored(self.end, key, value, headers))
             self.end += 1
 
 
 class Builder:
-    """A batch that is being filled."""
-
     def __init__(self) -> None:
         self.records: list[Any] = []
 
     def append(self, *, timestamp: object, key: bytes | None, value: bytes | None, headers: Iterable[Any] = ()) -> bool:
-        """Take a record."""
         assert timestamp is not None
         self.records.append((key, value, tuple(headers)))
         return True
@@ -74,13 +66,10 @@ class Builder:
         """Take no more."""
 
     def size(self) -> int:
-        """Return how many bytes it has."""
         return sum(len(key or b"") + len(value or b"") for key, value, _ in self.records)
 
 
 class UnderWay(NamedTuple):
-    """A batch on its way."""
-
     epoch: int
     sequence: int
     records: list[Any]
@@ -88,8 +77,6 @@ class UnderWay(NamedTuple):
 
 
 class ScriptedKafka:
-    """Topics, and what is under way to them."""
-
     def __init__(self, partitions: int, rng: random.Random) -> None:
         self.counts = {RAW: partitions, DEAD: 2, PRODUCED: 1}
         self.logs: dict[TopicPartition, Log] = defaultdict(Log)
@@ -113,20 +100,18 @@ class ScriptedKafka:
                 self.deliver_one()
 
     def deliver_one(self) -> None:
-        """Let one batch arrive, if there is one."""
         waiting = [name for name, batches in self.under_way.items() if batches]
         quick = [name for name in waiting if name.topic != self.slow or self.rng.random() < SELDOM]
         late = [name for name, batches in self.stale.items() if batches]
         if late and self.rng.random() < SELDOM:
-            self._take(self.rng.choice(late), self.stale)
+            self.arrive(self.rng.choice(late), self.stale)
         elif quick:
             self.arrive(self.rng.choice(quick))
 
     def arrive_late(self) -> None:
-        """Let everything arrive that earlier owners had under way."""
         for name, batches in self.stale.items():
             while batches:
-                self._take(name, self.stale)
+                self.arrive(name, self.stale)
 
     def grant(self) -> int:
         """Return the epoch of a new owner; what the one before has under way is late from now on."""
@@ -137,17 +122,14 @@ class ScriptedKafka:
             batches.clear()
         return self.epoch
 
-    def arrive(self, name: TopicPartition) -> None:
-        """Let the first batch arrive that is under way to a partition."""
-        self._take(name, self.under_way)
-
-    def _take(self, name: TopicPartition, batches: Mapping[TopicPartition, deque[UnderWay]]) -> None:
-        epoch, sequence, records, future = batches[name].popleft()
+    def arrive(self, name: TopicPartition, batches: Mapping[TopicPartition, deque[UnderWay]] | None = None) -> None:
+        """Let the first batch arrive that is under way to a partition, or of others the first."""
+        epoch, sequence, records, future = (batches or self.under_way)[name].popleft()
         log = self.logs[name]
         refused = [self.refuse_value(value) for _, value, _ in records if name.topic == RAW]
-        error = next(filter(None, [self.refuse(name), *refused]), None)
-        if epoch < log.refuses_below:
-            error = ProducerFenced()
+        error = (
+            ProducerFenced() if epoch < log.refuses_below else next(filter(None, [self.refuse(name), *refused]), None)
+        )
         if error is None and sequence != log.sequences[epoch]:
             error = OutOfOrderSequenceNumber()
         if error is None:
@@ -162,28 +144,16 @@ class ScriptedKafka:
             future.set_exception(error)
 
     def forget(self, name: TopicPartition, before: int) -> None:
-        """Remove what is older, as retention does."""
         log = self.logs[name]
         log.first = max(log.first, before)
         log.records = [record for record in log.records if record.offset >= before]
 
     def values(self, topic: str) -> list[list[bytes | None]]:
-        """Return the values in each partition of a topic."""
         names = [TopicPartition(topic, number) for number in range(self.counts[topic])]
         return [[record.value for record in self.logs[name].records] for name in names]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Be the Kafka of `produce`."""
         package = "tokenmill.app.tools.produce"
-
-        async def count(_: Settings, topic: str) -> int:
-            return self.counts[topic]
-
-        async def ensured(_: Settings, topic: str) -> None:
-            assert topic == RAW
-
-        async def described(_: Settings, __: list[str]) -> dict[str, Existing]:
-            return {}  # as to a login that may not see what is configured
 
         @asynccontextmanager
         async def producer(_: Settings, **options: Any) -> AsyncIterator[Producer]:
@@ -198,13 +168,14 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
-        monkeypatch.setattr(f"{package}.sending.described", described)
+        # As to a login that may not see what is configured.
+        monkeypatch.setattr(f"{package}.sending.described", AsyncMock(return_value={}))
+        monkeypatch.setattr(f"{package}.run_notes.consumer", consumer)
+        monkeypatch.setattr(f"{package}.producing.ensure_produced", AsyncMock())
         for module in ("producing", "sending"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
-        monkeypatch.setattr(f"{package}.run_notes.consumer", consumer)
-        for module in ("producing", "sending"):
+            count = AsyncMock(side_effect=lambda _, topic: self.counts[topic])
             monkeypatch.setattr(f"{package}.{module}.partition_count", count)
-        monkeypatch.setattr(f"{package}.producing.ensure_produced", ensured)
 
 
 class Transactions:
@@ -213,15 +184,11 @@ class Transactions:
     def __init__(self, name: str | None) -> None:
         self.transactional_id = name
         self.added: list[TopicPartition] = []
+        self.maybe_add_partition_to_txn = self.added.append
         self.sequences: dict[TopicPartition, int] = defaultdict(int)
 
     def increment_sequence_number(self, name: TopicPartition, count: int) -> None:
-        """Go on by so many records, or back."""
         self.sequences[name] += count
-
-    def maybe_add_partition_to_txn(self, name: TopicPartition) -> None:
-        """Add a partition."""
-        self.added.append(name)
 
 
 class Producer:
@@ -232,9 +199,9 @@ class Producer:
         self._txn_manager = Transactions(name)
         self.epoch = kafka.epoch if name is None else kafka.grant()
         self.ended = False
+        self.create_batch = Builder
 
     async def begin_transaction(self) -> None:
-        """Begin."""
         assert self._txn_manager.transactional_id is not None
 
     async def abort_transaction(self) -> None:
@@ -245,10 +212,6 @@ class Producer:
             log.end += 1
             log.refuses_below = self.epoch
         self._txn_manager.added.clear()
-
-    def create_batch(self) -> Builder:
-        """Return an empty batch."""
-        return Builder()
 
     async def send_batch(self, builder: Builder, topic: str, *, partition: int) -> "asyncio.Future[None]":
         """Send it; waits while two others are under way there."""
@@ -268,13 +231,11 @@ class Producer:
     async def send(
         self, topic: str, value: Any = None, key: Any = None, partition: int = 0, *, headers: Iterable[Any] = ()
     ) -> "asyncio.Future[None]":
-        """Send a record."""
         builder = Builder()
         builder.append(timestamp=0, key=key, value=value, headers=headers)
         return self._send(builder, topic, partition)
 
     async def send_and_wait(self, *arguments: Any, **named: Any) -> None:
-        """Send a record and wait."""
         await (await self.send(*arguments, **named))
 
 
@@ -282,35 +243,26 @@ class Consumer:
     """As much of aiokafka's consumer as `read_range` uses."""
 
     def __init__(self, kafka: ScriptedKafka) -> None:
-        self.kafka = kafka
+        self.logs = kafka.logs
         self.at: dict[TopicPartition, int] = {}
+        self.seek = self.at.__setitem__
 
     async def topics(self) -> set[str]:
-        """Return all topics."""
-        return {name.topic for name in self.kafka.logs}
+        return {name.topic for name in self.logs}
 
     async def beginning_offsets(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where they begin."""
-        return {name: self.kafka.logs[name].first for name in names}
+        return {name: self.logs[name].first for name in names}
 
     async def end_offsets(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where they end."""
-        return {name: self.kafka.logs[name].end for name in names}
+        return {name: self.logs[name].end for name in names}
 
     def assign(self, names: Iterable[TopicPartition]) -> None:
-        """Read these."""
-        self.at = dict.fromkeys(names, 0)
-
-    def seek(self, name: TopicPartition, offset: int) -> None:
-        """Go on there."""
-        self.at[name] = offset
+        self.at.update(dict.fromkeys(names, 0))
 
     async def position(self, name: TopicPartition) -> int:
-        """Return where it is."""
         return self.at[name]
 
     async def getmany(self, name: TopicPartition, **_: object) -> Mapping[TopicPartition, list[Stored]]:
-        """Return some records."""
-        found = [record for record in self.kafka.logs[name].records if record.offset >= self.at[name]][:7]
-        self.at[name] = found[-1].offset + 1 if found else self.kafka.logs[name].end
+        found = [record for record in self.logs[name].records if record.offset >= self.at[name]][:7]
+        self.at[name] = found[-1].offset + 1 if found else self.logs[name].end
         return {name: found} if found else {}

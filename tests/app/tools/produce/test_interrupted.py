@@ -34,8 +34,6 @@ UNWELCOME = "u"
 
 
 class Corpus:
-    """A folder that grows."""
-
     def __init__(self, path: Path, rng: random.Random) -> None:
         self.path = path
         self.rng = rng
@@ -44,7 +42,6 @@ class Corpus:
         self.unwelcome = rng.choice([0.0, 0.0, 0.1, 0.9])
 
     def grow(self, files: int, lines: int) -> None:
-        """Append lines, up to so many for each of up to so many files; some are no objects."""
         for name in range(files):
             with (self.path / f"{name}.jsonl").open("ab") as file:
                 for _ in range(self.rng.randint(0, lines)):
@@ -55,22 +52,17 @@ class Corpus:
                     file.write((BAD if self.rng.random() < self.bad else line.encode()) + b"\n")
 
     def lines(self) -> list[bytes]:
-        """Return all lines."""
         return [line for path in sorted(self.path.iterdir()) for line in path.read_bytes().splitlines()]
 
     def documents(self) -> list[bytes]:
-        """Return those that are documents, and that the brokers take."""
         return [line for line in self.lines() if not is_refused(line)]
 
 
 def is_refused(line: bytes) -> bool:
-    """Return whether a line is no document, or one that the brokers refuse."""
     return line == BAD or json.loads(line)["text"].endswith(UNWELCOME)
 
 
 class World:
-    """A folder, a Kafka, and calls of `produce`."""
-
     def __init__(self, corpus: Corpus, kafka: ScriptedKafka, **options: Any) -> None:
         self.corpus = corpus
         self.kafka = kafka
@@ -78,7 +70,6 @@ class World:
         self.options = options
 
     def call(self, **options: Any) -> Summary:
-        """Call it to its end."""
         summary = self.killed(None, **options)
         assert summary is not None
         return summary
@@ -108,7 +99,6 @@ class World:
             return None
 
     def assert_once(self) -> None:
-        """Fail unless each document is there once, and each bad line is a dead letter."""
         found = [value for part in self.kafka.values(RAW) for value in part]
         assert Counter(found) == Counter(self.corpus.documents())
         if self.options.get("on_error") == "dead-letter":
@@ -117,7 +107,6 @@ class World:
             assert len(set(letters)) == len(bad)
 
     def marks(self) -> list[BatchMark]:
-        """Return the marks in the topic."""
         logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
         found = [
             decode_mark(value)
@@ -129,7 +118,6 @@ class World:
         return [mark for mark in found if mark is not None]
 
     def letters(self, partition: int) -> list[SourcePlace]:
-        """Return the places of dead letters."""
         records: Any = self.kafka.logs[TopicPartition(DEAD, partition)].records
         found = [decode_dead_letter(record) for record in records]
         return [one.place for one in found if one is not None and isinstance(one.place, SourcePlace)]
@@ -137,7 +125,6 @@ class World:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Let chunks and batches be small, and nobody wait for a reader."""
     monkeypatch.setattr("tokenmill.app.sources.file_sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sending.BATCH_BYTES", 300)
     monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
@@ -146,7 +133,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options: Any) -> World:
-    """Return a world."""
     rng = random.Random(seed)
     folder = Path(mkdtemp(dir=tmp_path))
     kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
@@ -195,15 +181,11 @@ def test_killed_calls_send_each_document_once_and_in_order(
 
 
 @several
-@given(
-    seed=st.integers(0, 2**32),
-    steps=st.lists(st.tuples(st.none() | st.integers(0, 20), st.booleans()), max_size=5),
-)
+@given(seed=st.integers(0, 2**32), steps=st.lists(st.tuples(st.none() | st.integers(0, 20), st.booleans()), max_size=5))
 @pytest.mark.slow
 def test_what_was_added_is_sent_once_however_often_calls_are_killed(
     tmp_path: Path, small: pytest.MonkeyPatch, seed: int, steps: list[tuple[int | None, bool]]
 ) -> None:
-    """New files, and lines behind others, before and after the run was done; in the end each line is there once."""
     some = world(tmp_path, small, seed, on_error="dead-letter")
     some.corpus.grow(files=3, lines=12)
     for after, grows in steps:
@@ -233,7 +215,6 @@ def assert_counted(some: World, summary: Summary, *, exactly: bool) -> None:
 
 
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> World:
-    """Return a world in which a run is done."""
     some = world(tmp_path, monkeypatch, seed=5)
     some.kafka.counts[RAW] = partitions
     some.corpus.grow(files=3, lines=60)
@@ -243,7 +224,6 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -
 
 
 def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """A run that is done is done, whatever is left of it; what is new is sent."""
     some = done(tmp_path, small)
     total = len(some.corpus.documents())
     for removed in (20, 10**6):
@@ -252,21 +232,18 @@ def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPa
             some.kafka.forget(name, min(removed, some.kafka.logs[name].end))
         summary = some.call()
         assert (summary.before, summary.documents) == (total, 0)
-
     some.corpus.grow(files=1, lines=9)
     new = some.call(only_new=True)
     assert (new.before, new.documents) == (total, len(some.corpus.documents()) - total)
 
 
 def test_a_run_that_is_not_done_needs_its_marks(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """Where retention removed them nobody knows how far it was."""
     some = world(tmp_path, small, seed=5)
     some.corpus.grow(files=3, lines=60)
     some.call(limit=10)
     for number in range(some.kafka.counts[RAW]):
         name = TopicPartition(RAW, number)
         some.kafka.forget(name, some.kafka.logs[name].end)
-
     with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
         some.call()
 
@@ -290,7 +267,6 @@ def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.Monkey
 
 
 def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """With as much in it as before, or less."""
     for others in (0, 500):
         some = done(tmp_path, small)
         for number in range(2):
@@ -304,44 +280,35 @@ def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: py
 
 
 def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """While its marks are near; on purpose all is sent again, and only that counts then."""
     some = done(tmp_path, small)
     total = len(some.corpus.documents())
     run = run_identity(RAW, {}, [str(some.corpus.path)]).encode()
     some.kafka.logs[TopicPartition(PRODUCED, 0)].append([(run, None, ())])
-
     with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began.*--restart"):
         some.call()
     some.killed(3, restart=True)
     summary = some.call()
-
     assert 0 < summary.before + summary.documents == total
     assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
 
 
-def test_notes_that_are_not_whole_are_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """Somebody let the topic forget a part."""
-    some = done(tmp_path, small)
-    log = some.kafka.logs[TopicPartition(PRODUCED, 0)]
-    log.records = [record for record in log.records if b"/" not in (record.key or b"")]
-
-    with pytest.raises(SourceError, match="does not hold all of what was noted"):
-        some.call()
-
-
-def test_notes_of_earlier_parts_are_forgotten(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_notes_of_earlier_parts_are_forgotten_and_those_that_are_not_whole_refused(
+    tmp_path: Path, small: pytest.MonkeyPatch
+) -> None:
     """A compacted topic holds one head and one list of sources for each run."""
     some = done(tmp_path, small)
     for _ in range(3):
         some.corpus.grow(files=3, lines=5)
         some.call(only_new=True)
-
-    compacted = {record.key: record.value for record in some.kafka.logs[TopicPartition(PRODUCED, 0)].records}
+    log = some.kafka.logs[TopicPartition(PRODUCED, 0)]
+    compacted = {record.key: record.value for record in log.records}
     assert sorted(b"/" in (key or b"") for key, value in compacted.items() if value is not None) == [False, True]
+    log.records = [record for record in log.records if b"/" not in (record.key or b"")]
+    with pytest.raises(SourceError, match="does not hold all of what was noted"):
+        some.call()
 
 
 def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """One that orders documents in another way, or limits texts otherwise; nor does one that has fewer partitions."""
     some = world(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 3
     some.corpus.grow(files=3, lines=60)
@@ -358,7 +325,6 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
 
 
 def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """Also where it was interrupted, and in what is new since."""
     some = world(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 1
     file, lines = some.corpus.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]

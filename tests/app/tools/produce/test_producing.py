@@ -1,8 +1,9 @@
-"""Produce: what lies in files arrives in the raw topic, once, in order; what cannot is named."""
+"""Produce: what lies in files arrives in the raw topic, once, in order, also by later calls; what cannot is named."""
 
 import asyncio
 import gzip
 import json
+import os
 import random
 import re
 import signal
@@ -10,50 +11,45 @@ import struct
 import sys
 import time
 from asyncio.subprocess import PIPE
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
-from aiokafka.admin import NewTopic
+from aiokafka.admin import NewPartitions, NewTopic
 
+from tests.app.commands import invoke
 from tests.app.sources.reading import content_of, reading_of
+from tests.app.tools.verify.conftest import settle_streams
 from tests.commands import run
 from tests.conftest import TopicFactory
-from tests.service import raw_records
+from tests.service import in_own_loop, raw_records
+from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import DocumentSource, find_sources
 from tokenmill.app.sources.conditions import Condition
-from tokenmill.app.tools.produce.producing import RunPlan, flush, partition_of, produce
-from tokenmill.app.tools.produce.run_notes import run_identity
-from tokenmill.app.tools.produce.sending import dry_run, require_leaders
+from tokenmill.app.tools.produce import run_notes
+from tokenmill.app.tools.produce.producing import Resuming, RunPlan, flush, partition_of, produce
+from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunStart, run_identity
+from tokenmill.app.tools.produce.sending import Summary, dry_run, require_leaders
 from tokenmill.documents import FLUSH_HEADER
-from tokenmill.errors import ClockError, InputError, MissingTopicError, TopicError
+from tokenmill.errors import BrokerError, ClockError, InputError, MissingTopicError, SettingsError, TopicError
 
 
-def sources_of(settings: Settings, *paths: Path) -> list[DocumentSource]:
-    """Return the sources at these paths."""
-    return find_sources([str(path) for path in paths], reading_of(settings))
-
-
-def keyed(settings: Settings, path: Path, key: str) -> list[DocumentSource]:
-    """Return the source at the path, whose documents get a key."""
-    return find_sources([str(path)], reading_of(settings, key=key))
+def sources_of(settings: Settings, *paths: Path, **options: Any) -> list[DocumentSource]:
+    return find_sources([str(path) for path in paths], reading_of(settings, **options))
 
 
 def jsonl(path: Path, count: int) -> list[bytes]:
-    """Write so many documents to a file and return its lines."""
     lines = [json.dumps({"id": str(number), "text": f"text {number} " * 9}).encode() for number in range(count)]
     path.write_bytes(b"\n".join(lines))
     return lines
 
 
 def dealt(lines: list[bytes], count: int) -> list[list[tuple[None, bytes]]]:
-    """Return what each of so many partitions gets."""
     found: list[list[tuple[None, bytes]]] = [[] for _ in range(count)]
     for number, line in enumerate(lines):
         begin = int(xxhash.xxh32_hexdigest(struct.pack("<Q", number // count)), 16)
@@ -75,42 +71,15 @@ def test_every_partition_gets_of_what_alternates(count: int, period: int) -> Non
         assert long == pytest.approx([1000 / period] * count, abs=5 * (1000 / period) ** 0.5)
 
 
-async def test_documents_are_spread_evenly_and_in_order(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """In rounds of 3, each of which begins where a hash of its number says; the summary says how many went where."""
-    raw = topic(3)
-    lines = jsonl(tmp_path / "a.jsonl", 2000)
-    reports: list[int] = []
-
-    summary = await produce(
-        settings, raw, sources_of(settings, tmp_path / "a.jsonl"), progress=lambda now: reports.append(now.documents)
-    )
-
-    found = await content_of(settings, raw, 3)
-    assert found == dealt(lines, 3)
-    assert sorted(sent.documents for sent in summary.partitions.values()) == [666, 667, 667]
-    assert summary.bytes == sum(map(len, lines))
-    assert reports[-1] == 2000
-
-
 async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
     settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """It takes no numbers, so documents are spread evenly; the bar's end is in the summary from the start."""
     raw = topic(2)
     lines = jsonl(tmp_path / "a.jsonl", 100)
-    reading = reading_of(settings, where=[Condition.parse("id not in 1,3,5")])
+    sources = sources_of(settings, tmp_path / "a.jsonl", where=[Condition.parse("id not in 1,3,5")])
     limits: set[int | None] = set()
-
-    summary = await produce(
-        settings,
-        raw,
-        find_sources([str(tmp_path / "a.jsonl")], reading),
-        RunPlan(limit=10),
-        lambda now: limits.add(now.limit),
-    )
-
+    summary = await produce(settings, raw, sources, RunPlan(limit=10), lambda now: limits.add(now.limit))
     assert limits == {10}
     wanted = [line for number, line in enumerate(lines) if number not in (1, 3, 5)][:10]
     assert await content_of(settings, raw, 2) == dealt(wanted, 2)
@@ -118,13 +87,10 @@ async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
 
 
 async def test_equal_keys_share_a_partition(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
-    """With a key the partition is the one that Kafka's own clients choose; a document without one is refused."""
     raw = topic(4)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"id": {number % 5}, "text": "{number}"}}\n' for number in range(20)) + '{"text": "z"}')
-
-    summary = await produce(settings, raw, keyed(settings, path, "id"))
-
+    summary = await produce(settings, raw, sources_of(settings, path, key="id"))
     found = await content_of(settings, raw, 4)
     for key in (b"0", b"1", b"2", b"3", b"4"):
         assert [sum(k == key for k, _ in records) for records in found if any(k == key for k, _ in records)] == [4]
@@ -150,7 +116,6 @@ ALL, LARGE = set(range(40)), {5, 6, 17, 39}
 async def test_only_the_records_that_a_topic_refuses_are_passed_over(
     settings: Settings, topic: TopicFactory, tmp_path: Path, config: dict[str, Any], outcome: tuple[set[int], str]
 ) -> None:
-    """Each by its line, with its size and the topic's settings; the others arrive in order, once, by whatever call."""
     raw, path, (refused, why) = topic(**config), tmp_path / "a.jsonl", outcome
     rng = random.Random(0)
     texts = [rng.randbytes(2000 if n in LARGE else 20).hex() for n in range(40)]
@@ -207,14 +172,12 @@ async def test_what_a_topic_refuses_is_a_dead_letter_or_the_end(
 async def test_topics_beside_the_raw_one_that_refuse_are_named(
     settings: Settings, topic: TopicFactory, tmp_path: Path, *, suffix: str, setting: str, why: str
 ) -> None:
-    """Whoever made them, and for whatever they refuse: it says which, and what to do."""
     raw, path, config = topic(), tmp_path / "a.jsonl", dict([setting.split("=")])
     path.write_bytes(b'{"text": "a"}\nno JSON\n')
     async with admin(settings) as client:
         await client.create_topics([NewTopic(f"{raw}.{suffix}", 1, 1, topic_configs=config)])
-    plan = RunPlan(identity=run_identity(raw, {}, ["a.jsonl"]), on_error="dead-letter")
-    if suffix == "produced":
-        plan = replace(plan, on_error="skip")
+    identity = run_identity(raw, {}, ["a.jsonl"])
+    plan = RunPlan(identity=identity, on_error="skip" if suffix == "produced" else "dead-letter")
     with pytest.raises(TopicError, match=rf"{raw}\.{suffix} refuses a record.*{why}"):
         await produce(settings, raw, sources_of(settings, path), plan)
 
@@ -225,17 +188,7 @@ async def test_a_flush_that_a_topic_refuses_is_named(settings: Settings, topic: 
         await flush(settings, topic(cleanup_policy="compact"))
 
 
-async def test_flush_reaches_every_partition(settings: Settings, topic: TopicFactory) -> None:
-    """One record without key and value stands behind all documents of each partition, and its header says flush."""
-    raw = topic(2)
-    assert await flush(settings, raw) == 2
-
-    found = [[(r.key, r.value, list(r.headers)) for r in records] for records in raw_records(settings, raw)]
-    assert found == [[(None, None, [FLUSH_HEADER])]] * 2
-
-
 async def test_slow_pipes_are_sent_as_they_come(settings: Settings, topic: TopicFactory) -> None:
-    """A document from a pipe is in Kafka before the next one comes; Ctrl-C ends the run with exit code 130."""
     raw = topic()
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, "-", "--lines", "--plain"]
     command += ["--bootstrap-servers", settings.bootstrap_servers]
@@ -255,7 +208,6 @@ async def test_slow_pipes_are_sent_as_they_come(settings: Settings, topic: Topic
 
 
 async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
-    """In a log it says so now and then; then how many are acknowledged, and that the same command goes on."""
     raw = topic()
     lines = jsonl(tmp_path / "a.jsonl", 2000)
     command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, str(tmp_path / "a.jsonl")]
@@ -280,25 +232,18 @@ async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic:
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: Path) -> None:
-    """The broker dies in the middle of a run and comes back; order and number are as if it had not."""
     broker = Broker(tmp_path / "broker")
     await asyncio.to_thread(broker.start)
     try:
         settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=("raw",))
         await ensure_topics(settings, partitions=2)
         lines = jsonl(tmp_path / "a.jsonl", 20_000)
-        size = sum(map(len, lines))
         sources = sources_of(settings, tmp_path / "a.jsonl")
         acknowledged = asyncio.Event()
         # Three seconds' worth, and the kill as soon as something has arrived: well before the end.
+        plan = RunPlan(rate=sum(map(len, lines)) / 3, identity=run_identity("raw", {}, ["a.jsonl"]))
         run = asyncio.create_task(
-            produce(
-                settings,
-                "raw",
-                sources,
-                RunPlan(rate=size / 3, identity=run_identity("raw", {}, ["a.jsonl"])),
-                lambda now: acknowledged.set() if now.documents else None,
-            )
+            produce(settings, "raw", sources, plan, lambda now: acknowledged.set() if now.documents else None)
         )
         await acknowledged.wait()
         await asyncio.to_thread(broker.kill)
@@ -306,9 +251,7 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
         summary = await run
 
         assert summary.documents == 20_000
-        assert await content_of(settings, "raw", 2) == [
-            [(None, line) for line in lines[number::2]] for number in (0, 1)
-        ]
+        assert await content_of(settings, "raw", 2) == [[(None, line) for line in lines[n::2]] for n in (0, 1)]
     finally:
         await asyncio.to_thread(broker.stop)
 
@@ -316,7 +259,6 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
 async def test_what_is_no_document_can_go_to_the_dead_letters(
     settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Whole, with the reason and the place; without such a topic nothing is sent."""
     raw = topic()
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": 2}\n\xff\n')
     plan = RunPlan(on_error="dead-letter")
@@ -335,7 +277,6 @@ async def test_what_is_no_document_can_go_to_the_dead_letters(
 
 
 async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
-    """Of files as people have them: what is sent, what is refused and why, and what cannot be read to its end."""
     files = {
         "cut.jsonl": b'{"text": "one"}\n{"text": "tw\n{"text": NaN}\n{"text": "two"}\n',
         "log.json": b'{"text": "one"}\nError\n{"text": "two"}\n',
@@ -360,27 +301,198 @@ async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: Topic
     told = await dry_run(sources_of(settings, tmp_path), "raw", RunPlan())
     done = await produce(settings, topic(), sources_of(settings, tmp_path))
 
-    assert (told.documents, told.bytes, told.refused, told.broken) == (
-        done.documents,
-        done.bytes,
-        done.refused,
-        done.broken,
-    )
-    assert sorted(told.examples) == sorted(done.examples)
-    assert told.documents == 11
-    assert told.broken == 3
+    assert (done.documents, done.broken) == (told.documents, told.broken) == (11, 3)
+    assert (done.bytes, done.refused) == (told.bytes, told.refused)
+    assert sorted(done.examples) == sorted(told.examples)
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_batches_are_compressed_as_asked(
     settings: Settings, broker: Broker, topic: TopicFactory, tmp_path: Path, codec: str
 ) -> None:
-    """Any client reads them."""
     raw = topic()
     lines = jsonl(tmp_path / "a.jsonl", 3000)
-
     await produce(settings, raw, sources_of(settings, tmp_path), RunPlan(compression=codec))
-
     assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
     (log,) = (broker.directory / "data" / f"{raw}-0").glob("*.log")
     assert len(log.read_bytes().rstrip(b"\0")) < sum(map(len, lines)) / 2
+
+
+def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSource], RunPlan]:
+    names = [str(path) for path in paths]
+    return find_sources(names, reading_of()), RunPlan(identity=run_identity(topic, {}, names), **options)
+
+
+async def produced(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
+    sources, plan = plan_of(topic, *paths, **options)
+    return await produce(settings, topic, sources, plan)
+
+
+async def test_a_run_goes_on_behind_what_was_sent(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """In rounds of 3, each of which begins where a hash of its number says; all again only on purpose."""
+    raw, path = topic(3), tmp_path / "a.jsonl"
+    lines = jsonl(path, 5000)
+    expected = dealt(lines, 3)
+    for limit, counts in ((1234, (0, 1234)), (None, (1234, 3766)), (None, (5000, 0))):
+        summary = await produced(settings, raw, path, limit=limit)
+        assert (summary.before, summary.documents) == counts
+        async with admin(settings) as client:  # of a consumer group others would think that it lags
+            assert [name for name, *_ in await client.list_consumer_groups() if ".produce." in name] == []
+    assert await content_of(settings, raw, 3) == expected
+
+    (sources, plan), reports = plan_of(raw, path, restart=True), list[int]()
+    again = await produce(settings, raw, sources, plan, lambda now: reports.append(now.documents))
+    assert again.documents == reports[-1] == 5000
+    assert sorted(sent.documents for sent in again.partitions.values()) == [1666, 1667, 1667]
+    assert again.bytes == sum(map(len, lines))
+    assert await content_of(settings, raw, 3) == [[*part, *part] for part in expected]
+    after = await produced(settings, raw, path)
+    assert (after.before, after.documents) == (5000, 0)
+
+
+async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    await produced(settings, raw, tmp_path, limit=5)
+
+    jsonl(tmp_path / "b.jsonl", 10)
+    with pytest.raises(InputError, match=r"have changed: .*b\.jsonl is new\. --only-new .*--restart"):
+        await produced(settings, raw, tmp_path)
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:3], lines[3].upper(), *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl has changed \(\d+ bytes then, \d+ now\): its content is another"):
+        await produced(settings, raw, tmp_path)
+    with pytest.raises(InputError, match=r"interrupted, .*a\.jsonl has changed"):
+        await produced(settings, raw, tmp_path, only_new=True)
+    assert len((await content_of(settings, raw, 1))[0]) == 5
+
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    os.utime(tmp_path / "a.jsonl", (1, 1))
+    assert (await produced(settings, raw, tmp_path)).documents == 5
+    assert (await produced(settings, raw, tmp_path, restart=True)).documents == 10
+
+
+async def test_what_is_new_is_sent_on_request(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    raw = topic(2)
+    for name in "abcd":
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "{name}1"}}\n')
+    await produced(settings, raw, tmp_path, limit=2)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"text": "a2"}\n{"text": "a3, which nobody has end')
+    (tmp_path / "e.jsonl").write_text('{"text": "e1"}\n')
+
+    first = await produced(settings, raw, tmp_path, only_new=True)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('ed"}\n')
+    (tmp_path / "d.jsonl").write_text('{"text": "another"}\n')
+    (tmp_path / "b.jsonl").rename(tmp_path / "f.jsonl")
+    (tmp_path / "c.jsonl").unlink()
+    second = await produced(settings, raw, tmp_path, only_new=True)
+    third = await produced(settings, raw, tmp_path, only_new=True)
+
+    assert [(one.before, one.documents) for one in (first, second, third)] == [(2, 4), (6, 1), (7, 0)]
+    assert [change.kind for change in second.left_out] == ["changed", "renamed", "gone"]
+    texts = [[json.loads(value or b"")["text"] for _, value in part] for part in await content_of(settings, raw, 2)]
+    in_order = [b"a1", b"b1", b"c1", b"d1", b"a2", b"e1", b"a3, which nobody has ended"]
+    assert texts == [[value.decode() for _, value in part] for part in dealt(in_order, 2)]
+
+
+async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """A partition that is added meanwhile gets nothing of it, for it is not known what it would have got."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    await produced(settings, raw, tmp_path, limit=50)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(3)})
+    while await partition_count(settings, raw) < 3:  # noqa: ASYNC110 - Kafka tells nobody; one has to ask
+        await asyncio.sleep(0.05)
+    await produced(settings, raw, tmp_path)
+    assert await content_of(settings, raw, 3) == [*dealt(lines, 2), []]
+
+
+async def test_what_ended_at_a_bad_line_goes_on_without_it(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:4], b"[]", *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not_an_object.* same command with --on-error skip .*goes on"):
+        await produced(settings, raw, tmp_path, on_error="fail")
+    summary = await produced(settings, raw, tmp_path, on_error="skip")
+    assert (summary.before, summary.documents, summary.refused) == (4, 6, 1)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """The one before can write nothing any more and ends, whatever it had on its way; each document is there once."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 3000)
+    sources, slow = plan_of(raw, tmp_path, rate=sum(map(len, lines)) / 20)
+    started = asyncio.Event()
+    first = asyncio.create_task(
+        produce(settings, raw, sources, slow, lambda now: started.set() if now.documents else None)
+    )
+    await started.wait()
+
+    second = await produced(settings, raw, tmp_path)
+
+    with pytest.raises(InputError, match="has taken over"):
+        await first
+    assert second.before > 0
+    assert await content_of(settings, raw, 2) == dealt(lines, 2)
+
+
+async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is acknowledged by then: the run does not fail for the note of it."""
+    looks, noted = list[str](), list[RunStart]()
+
+    async def ends(_settings: Settings, topic: str, _partitions: int) -> dict[int, int]:
+        looks.append(topic)
+        if len(looks) < 3:
+            raise BrokerError("no broker answers")
+        return {0: 7}
+
+    async def settle(_client: object, _topic: str, _run: str, run_start: RunStart) -> None:
+        noted.append(run_start)
+
+    monkeypatch.setattr(run_notes, "partition_ends", ends)
+    monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(run_notes, "settle_note", settle)
+    client: Any = None
+    run_start = RunStart(1, {0: 0}, ())
+    await Resuming(Settings(), client, "raw", "run", []).settle(run_start, {0: 6}, NOTHING_BEFORE)
+    assert looks == ["raw"] * 3
+    assert noted == [run_start._replace(run_end=RunEnd({0: 6}, {0: 7}, NOTHING_BEFORE))]
+
+
+def test_a_flush_that_would_be_a_tombstone_is_refused(broker: Broker, topic: TopicFactory) -> None:
+    """By the settings; and by what the streams were settled with, whatever the settings here say, as long as all do."""
+    raw = topic(2)
+    settings = Settings(
+        bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,), tokenizer="bytes", splits={"train": 1000}
+    )
+    refusing = settings.model_copy(update={"topic": {raw: {"allow_flush": False}}})
+    with pytest.raises(SettingsError, match=f"allow_flush = false for {raw}"):
+        in_own_loop(lambda: flush(refusing, raw))
+    in_own_loop(lambda: ensure_topics(settings))
+    settle_streams(settings.model_copy(update={"allow_flush": False}))
+    elsewhere = settings.model_copy(update={"raw_topics": ("another-topic",)})
+    with pytest.raises(SettingsError, match=f"the streams of {raw} were settled with allow_flush = false"):
+        in_own_loop(lambda: flush(elsewhere, raw))
+    assert raw_records(settings, raw) == [[], []]
+
+    again = settings.model_copy(update={"allow_flush": True, "stream_suffix": "-v2"})
+    in_own_loop(lambda: ensure_topics(again))
+    settle_streams(again)
+    assert in_own_loop(lambda: flush(elsewhere, raw)) == 2
+    found = [[(r.key, r.value, list(r.headers)) for r in records] for records in raw_records(settings, raw)]
+    assert found == [[(None, None, [FLUSH_HEADER])]] * 2, "each partition has one, behind all documents"
+
+
+def test_produce_refuses_to_flush_before_it_sends_anything(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    raw = topic()
+    (tmp_path / "a.txt").write_text("a text")
+    place = ["--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", raw, "--allow-flush", "false"]
+    command = ["produce", raw, str(tmp_path / "a.txt"), *place]
+    assert f"allow_flush = false for {raw}" in invoke(*command, "--flush", code=2).err
+    assert "wait until their block is full; more text fills it" in invoke(*command, code=0).err

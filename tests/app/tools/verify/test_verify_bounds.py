@@ -1,26 +1,168 @@
-"""The eras of a stream in memory: topic and store are held against each other up to marks, and what counts is kept."""
+"""From where to where a verification goes: marks, what an earlier one left, and the eras between them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
+from tests.app.tools.verify.conftest import MemoryVerification, tiny_settings
+from tests.mills import RECIPE, make_source, text
 from tests.store.chains import flip
 from tests.store.eras import with_offsets
-from tokenmill.app.settings import Settings
+from tokenmill.app.segments.retiring import retire
+from tokenmill.app.settings import dead_letter_topic
 from tokenmill.app.tools.verify import verify_bounds
 from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEnds, EraEndsFiles
-from tokenmill.app.tools.verify.verify_bounds import EraMarks, StoreEras, VerifiedEras
+from tokenmill.app.tools.verify.verify_bounds import (
+    FORMAT,
+    NOTHING,
+    EarlierVerification,
+    EraMarks,
+    StoreEras,
+    StoreMark,
+    VerifiedChain,
+    VerifiedEras,
+    load_verified,
+    save_verified,
+    store_mark,
+    take_marks,
+)
 from tokenmill.app.tools.verify.verify_result import BlockRun, EraResult
 from tokenmill.eras import ERA_KEY, Era, EraRange
+from tokenmill.errors import InputError, TopicError
 from tokenmill.store import EraReader, EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
+
+
+@pytest.fixture
+def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    stream.kafka.append(stream.settled.stream.control_topic, 0, b"genesis")
+    stream.kafka.append(dead_letter_topic(stream.raw.topic), 1, b"letter")
+    stream.kafka.append(dead_letter_topic(stream.raw.topic), 0, b"letter")
+    asked: list[str] = []
+    ends = MemoryClient.end_offsets
+
+    async def end_offsets(client: MemoryClient, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        assert set(tps) <= client._kafka.logs.keys()  # brokers do not answer for what they do not know
+        asked.extend(sorted({tp.topic for tp in tps}))
+        return await ends(client, tps)
+
+    def noted(name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any) -> Any:
+            asked.append(name)
+            return ask(*arguments)
+
+        return noting
+
+    monkeypatch.setattr(MemoryClient, "topics", lambda client: Topics(tp.topic for tp in client._kafka.logs))
+    monkeypatch.setattr(MemoryClient, "end_offsets", end_offsets)
+    monkeypatch.setattr(StoreEras, "look", noted("the store's eras", StoreEras.look))
+    monkeypatch.setattr(verify_bounds, "store_mark", noted("the store", verify_bounds.store_mark))
+    return asked
+
+
+class Topics(set[str]):
+    """The names of all topics: to a consumer they come awaited, in a cluster's metadata at once."""
+
+    def __await__(self) -> Any:
+        yield from ()
+        return set(self)
+
+
+async def test_marks_are_taken_against_the_datas_way(stream: MemoryVerification, asked: list[str]) -> None:
+    """So each covers all that those before it were made of."""
+    marks = await take_marks(stream.settings, [stream.settled], stream.filled(2))
+    names = stream.settled.stream
+    of_topics = [names.tokens_topic, dead_letter_topic(names.raw_topic), names.raw_topic]
+    assert asked == ["the store's eras", names.control_topic, "the store", *of_topics]
+    (chain,) = marks.chains
+    assert (chain.raw, chain.tokens, chain.store) == ((0, 12), (0, 24), StoreMark(0, 45))
+    assert marks.dead_letters == {names.raw_topic: {0: (0, 1), 1: (0, 1)}}
+    assert marks.eras == {names.name: EraMarks(1, StoreEras(0))}
+
+
+@pytest.mark.usefixtures("asked")
+async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: MemoryVerification) -> None:
+    logs = stream.kafka.logs
+    stream.publish(stream.milled(2))
+    for partition, records in ((1, 3), (2, 5)):
+        for _ in range(records):
+            stream.kafka.append(stream.raw.topic, partition, b"text")
+    stream.kafka.append(stream.tokens.topic, 1, b"message")
+    for partition in (0, 1):
+        del logs[TopicPartition(dead_letter_topic(stream.raw.topic), partition)]
+    marks = await take_marks(stream.settings, [stream.settled], None)
+    assert [(c.partition, c.raw, c.tokens, c.store) for c in marks.chains] == [
+        (0, (0, 12), (0, 24), None),
+        (1, (0, 3), (0, 1), None),
+        (2, (0, 5), (0, 0), None),
+    ]
+    assert marks.dead_letters == {}
+    assert marks.eras[stream.settled.stream.name].store is None
+
+    for partition in (0, 1):
+        del logs[TopicPartition(stream.tokens.topic, partition)]
+    with pytest.raises(TopicError, match=stream.tokens.topic):
+        await take_marks(stream.settings, [stream.settled], None)
+
+
+def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, tmp_path: Path) -> None:
+    store, name = stream.filled(2), stream.settled.stream.name
+    assert store_mark(None, name, 0) is None
+    assert store_mark(tmp_path, name, 0) == StoreMark(0, 0), "it has no such stream"
+    assert store_mark(store, name, 0) == StoreMark(0, 45)
+    retire(store, name, 0, 20)
+    assert store_mark(store, name, 0) == StoreMark(20, 45)
+    (store / name / "stream.json").write_text("{}")
+    damaged = store_mark(store, name, 0)
+    assert damaged is not None
+    assert (damaged.first, damaged.end, bool(damaged.damage)) == (0, 0, True)
+
+
+def some(offset: int) -> VerifiedChain:
+    mill = make_source().mill()
+    mill.feed([text(n, "some text") for n in range(offset)])
+    carry = mill.chains[RECIPE.split].carry(offset)
+    assert carry is not None
+    return VerifiedChain(carry, 7)
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    """One stream is verified every day, another every week, with one file: what was not looked at keeps its place."""
+    path, store, saved = tmp_path / "verified.json", tmp_path / "store", some(5)
+    assert load_verified(path, None) == NOTHING
+    earlier = EarlierVerification({("raw.train", 0): saved, ("raw.held", 0): saved}, {})
+    save_verified(path, tmp_path / "a" / ".." / "store", earlier, EarlierVerification({("raw.train", 0): some(9)}, {}))
+    loaded = load_verified(path, store).chains
+    offsets = {key: value.carry.cursor.next_offset for key, value in loaded.items()}
+    assert offsets == {("raw.train", 0): 9, ("raw.held", 0): 5}
+    held = loaded["raw.held", 0]
+    assert (held.token_offset, held.carry.cursor, held.carry.after) == (7, saved.carry.cursor, saved.carry.after)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("no JSON", "is not what a verification left"),
+        ("{}", "is not what a verification left"),
+        (f'{{"format": {FORMAT + 1}, "store": null, "chains": {{}}, "eras": {{}}}}', f"knows format {FORMAT}"),
+        (f'{{"format": {FORMAT}, "store": "/x", "chains": {{}}, "eras": {{}}}}', "is about a verification of /x"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    path = tmp_path / "verified.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=why):
+        load_verified(path, None)
+    assert path.read_text() == content
+
 
 ERAS = 5
 
@@ -29,9 +171,7 @@ class Scene:
     """A stream with eras on its control topic, of two blocks each, and a store that holds some of them."""
 
     def __init__(self, kafka: MemoryKafka, directory: Path) -> None:
-        settings = Settings(
-            tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=directory / "store"
-        )
+        settings = tiny_settings(directory)
         self.settings, self.kafka, self.directory = settings, kafka, directory
         self.stream = MemoryStream(kafka, settings, [2 * ERAS, ERAS])
         self.name = self.stream.stream.name
@@ -46,7 +186,6 @@ class Scene:
         self.eras: list[tuple[Era, int]] = [(Era.unpack(record.value), record.offset) for record in log]
 
     def store(self, eras: int) -> Path:
-        """Bring so many eras into the store, two with each commit."""
         store = Store.open_or_create(self.settings.store)
         genesis = self.stream.settled.genesis
         store.add_stream(StreamInfo.from_genesis(genesis, genesis.segment_blocks), b"{}")
@@ -57,7 +196,6 @@ class Scene:
 
     @property
     def reader(self) -> EraReader:
-        """The eras in the store."""
         return open_eras(self.settings.store, self.name)
 
     async def check(
@@ -73,14 +211,12 @@ class Scene:
 
 @pytest.fixture
 def scene(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    """Return eras on a control topic, of which none is in a store yet; nobody waits for writers."""
     monkeypatch.setattr(verify_bounds, "LOOK_SECONDS", 0.0)
     return Scene(kafka, tmp_path)
 
 
 @pytest.mark.parametrize("held", [None, 0, 1, 2, 3, ERAS])
 async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: int | None) -> None:
-    """It may be behind; no further is remembered, and the ends of all are laid down."""
     store = scene.store(held) if held is not None else None
     result, ends = await scene.check(store)
     assert (result.differences, result.eras, result.store_eras, result.store_equal) == ([], ERAS, held, held or 0)
@@ -100,7 +236,6 @@ async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: i
 
 @pytest.mark.parametrize("first", range(1, ERAS))
 async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) -> None:
-    """Wherever that was; what came since is compared, counted and laid down, and it may be nothing."""
     earlier, _ = await scene.check(scene.store(first))
     store = scene.store(ERAS)
     flip(scene.files / "eras.jsonl", 20)
@@ -116,7 +251,6 @@ async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) ->
 
 
 async def test_a_store_that_had_more_is_named(scene: Scene) -> None:
-    """When it was last verified; the copy was put back from somewhere."""
     earlier, _ = await scene.check(scene.store(ERAS))
     index = scene.files / "eras.index"
     index.write_bytes(index.read_bytes()[: 2 * ROW_BYTES])
@@ -128,7 +262,6 @@ async def test_a_store_that_had_more_is_named(scene: Scene) -> None:
 
 @pytest.mark.parametrize("lost", [1, 3])
 async def test_a_topic_that_lost_its_end_is_named(scene: Scene, lost: int) -> None:
-    """By the store, or by what an earlier verification saw."""
     store = scene.store(ERAS)
     earlier, _ = await scene.check(store)
     result, _ = await scene.check(store, lost=lost)
@@ -181,13 +314,11 @@ async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Sce
 
 
 def without(path: Path, first: int, end: int) -> None:
-    """Take some bytes of a file away."""
     data = path.read_bytes()
     path.write_bytes(data[:first] + data[end:])
 
 
 def remove_line(scene: Scene) -> None:
-    """Take the line of era 1 away, and have as many bytes as before."""
     eras, path = scene.reader, scene.files / "eras.jsonl"
     without(path, eras.row(0).stop, eras.row(1).stop)
     with path.open("ab") as file:
@@ -195,14 +326,12 @@ def remove_line(scene: Scene) -> None:
 
 
 def remove_one(scene: Scene) -> None:
-    """Take line and row of era 1 away, as though it had never been."""
     eras = scene.reader
     without(scene.files / "eras.jsonl", eras.row(0).stop, eras.row(1).stop)
     without(scene.files / "eras.index", ROW_BYTES, 2 * ROW_BYTES)
 
 
 def rewrite(scene: Scene, eras: Sequence[tuple[Era, int]]) -> None:
-    """Have these eras in the store, with their offsets."""
     for name in ("eras.jsonl", "eras.index"):
         (scene.files / name).unlink()
     with EraWriter.open(Store.open(scene.settings.store), scene.name) as writer:
@@ -210,7 +339,6 @@ def rewrite(scene: Scene, eras: Sequence[tuple[Era, int]]) -> None:
 
 
 def other_eras(scene: Scene) -> None:
-    """Write a chain of eras that is another from era 1 on."""
     eras = scene.eras[:1]
     for era, offset in scene.eras[1:]:
         eras.append((replace(era, closed=era.closed + 1, before=eras[-1][0].hash), offset))
@@ -245,7 +373,6 @@ def other_eras(scene: Scene) -> None:
 async def test_eras_that_are_wrong_in_the_store_are_named(
     scene: Scene, damage: Callable[[Scene], None], kind: str, era: int | None, text: str
 ) -> None:
-    """The first one, once, with its number, and what to do."""
     store = scene.store(ERAS)
     damage(scene)
     result, _ = await scene.check(store)
@@ -256,7 +383,6 @@ async def test_eras_that_are_wrong_in_the_store_are_named(
 
 
 def test_ends_of_eras_are_held_against_the_blocks_that_pass(tmp_path: Path) -> None:
-    """In runs of any length; the first wrong one is named, and what no run passed is told."""
     hashes = [bytes([n]) * 16 for n in range(1, 60)]
     stops = [4, 5, 9, 30, 40, 58]
     bounds = list(zip([0, *stops], stops, strict=False))

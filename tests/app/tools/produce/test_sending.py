@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import (
     CorruptRecordException,
     InvalidTimestampError,
@@ -36,7 +36,6 @@ from tokenmill.errors import InputError, TopicError
 
 
 def document(number: int, value: bytes, key: bytes | None = None) -> SentDocument:
-    """Return a document of a file."""
     return SentDocument(key, value, number, ("a.jsonl", number + 1))
 
 
@@ -55,23 +54,19 @@ class Sending:
         return b"%d" % number
 
     def put(self, *numbers: int) -> None:
-        """Put documents, to the partition of their number."""
         for number in numbers:
             assert self.sender.put(number % 3, document(number, b"%d" % number))
 
     async def arrive(self, *partitions: int) -> None:
-        """Let a batch arrive in each of these."""
         for number in partitions:
             self.kafka.arrive(TopicPartition(RAW, number))
         for _ in range(3):  # the future, the task that waits for it, its callback
             await asyncio.sleep(0)
 
     def records(self, partition: int) -> list[Stored]:
-        """Return what a partition holds."""
         return self.kafka.logs[TopicPartition(RAW, partition)].records
 
     async def settle(self) -> None:
-        """Settle, while batches arrive."""
         delivering = asyncio.create_task(self.kafka.deliver())
         try:
             await self.sender.settle()
@@ -79,13 +74,16 @@ class Sending:
             delivering.cancel()
 
     def fail(self, error: Exception) -> None:
-        """Let everything be refused from now on."""
         self.kafka.refuse = lambda _: error
 
 
-async def test_a_mark_knows_what_is_not_acknowledged() -> None:
+@pytest.fixture
+async def some() -> Sending:
+    return Sending()
+
+
+async def test_a_mark_knows_what_is_not_acknowledged(some: Sending) -> None:
     """Neither what waits in another partition's open batch, nor what is under way: a resume would leave it out."""
-    some = Sending()
     some.put(0, 1, 2, 3, 4, 5)
     await some.sender.send(1)
     assert some.marked[-1] == (4, 0), "documents 0 and 2 are in open batches"
@@ -107,9 +105,7 @@ async def test_a_mark_knows_what_is_not_acknowledged() -> None:
     assert some.marked[-1] == (6, 6), "all others are acknowledged, and this one is not"
 
 
-async def test_a_batch_under_way_counts_by_its_first_document() -> None:
-    """Though it has later ones; and no other is under way to its partition."""
-    some = Sending()
+async def test_a_batch_under_way_counts_by_its_first_document(some: Sending) -> None:
     some.put(0, 3)
     await some.sender.send(0)
     some.put(6)
@@ -124,7 +120,6 @@ async def test_a_batch_under_way_counts_by_its_first_document() -> None:
 
 @pytest.mark.parametrize("refused", [{0}, {3}, {12}, {0, 12}, {3, 6}, {0, 3, 6, 9, 12}, {3, 15}])
 async def test_only_the_records_that_are_refused_are_left_out(refused: set[int]) -> None:
-    """Of a batch that is refused as a whole; the others are there once, in order, with marks; later ones follow."""
     some = Sending(size=1000)
     some.kafka.refuse_value = lambda value: MessageSizeTooLargeError() if int(value or 0) in refused else None
     named: list[int] = []
@@ -152,9 +147,8 @@ async def test_only_the_records_that_are_refused_are_left_out(refused: set[int])
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError, CorruptRecordException])
-async def test_what_may_help_is_tried_again_as_it_is(error: type[KafkaError]) -> None:
+async def test_what_may_help_is_tried_again_as_it_is(some: Sending, error: type[KafkaError]) -> None:
     """A batch that waited for a broker is too old, and not after it was sent again."""
-    some = Sending()
     answers = [error()]
     some.kafka.refuse = lambda _: answers.pop() if answers else None
     some.sender.refuse = lambda *_: pytest.fail("nothing is refused for good")
@@ -165,9 +159,7 @@ async def test_what_may_help_is_tried_again_as_it_is(error: type[KafkaError]) ->
     assert [len(record.headers) for record in some.records(0)] == [0, 1]
 
 
-async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish() -> None:
-    """What was put there is acknowledged; nothing follows the record in its own."""
-    some = Sending()
+async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish(some: Sending) -> None:
     some.kafka.refuse_value = lambda value: MessageSizeTooLargeError() if value == b"3" else None
 
     async def refuse(record: SentDocument, *_: object) -> None:
@@ -184,7 +176,6 @@ async def test_a_refusal_that_ends_the_run_lets_the_other_partitions_finish() ->
 
 
 async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
-    """With no marks wanted none has."""
     for marks in (True, False):
         some = Sending(marks=marks)
         some.put(0, 3, 6)
@@ -195,7 +186,7 @@ async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
 
 
 async def test_a_batch_has_as_much_as_fits() -> None:
-    """A document that is larger than a batch is one by itself; what does not fit waits for the next batch."""
+    """A document that is larger than a batch is one by itself; all open ones together are bounded."""
     some = Sending(size=2 * (RECORD_BYTES + 5))
     assert some.sender.put(0, document(0, b"x" * 1000))
     assert not some.sender.put(0, document(3, b""))
@@ -209,10 +200,11 @@ async def test_a_batch_has_as_much_as_fits() -> None:
     await some.arrive(0, 1)
     assert [len(some.records(number)) for number in range(3)] == [3, 1, 0]
     assert some.records(0)[1].key == b"key"
+    assert batch_bytes(1) == BATCH_BYTES
+    assert batch_bytes(1000) * 1000 <= OPEN_BYTES
 
 
 async def test_a_batch_that_does_not_fit_is_never_sent_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first record, or its last."""
     for refused in (0, 1):
         some = Sending()
         some.put(0, 3)
@@ -223,9 +215,7 @@ async def test_a_batch_that_does_not_fit_is_never_sent_in_part(monkeypatch: pyte
         assert not some.kafka.under_way[TopicPartition(RAW, 0)]
 
 
-async def test_what_is_acknowledged_is_counted_when_it_is() -> None:
-    """Documents, and bytes of their values."""
-    some = Sending()
+async def test_what_is_acknowledged_is_counted_when_it_is(some: Sending) -> None:
     some.put(0, 3, 1)
     await some.sender.send_open()
     assert some.sender.sent[0] == Acknowledged()
@@ -236,9 +226,7 @@ async def test_what_is_acknowledged_is_counted_when_it_is() -> None:
     assert some.sender.sent[1] == Acknowledged()
 
 
-async def test_settle_waits_for_every_batch() -> None:
-    """Open ones are sent first."""
-    some = Sending()
+async def test_settle_waits_for_every_batch_and_tells_what_was_refused_meanwhile(some: Sending) -> None:
     some.put(0, 1)
     await some.sender.send(0)
     settling = asyncio.create_task(some.sender.settle())
@@ -249,10 +237,16 @@ async def test_settle_waits_for_every_batch() -> None:
     await settling
     assert [sent.documents for sent in some.sender.sent.values()] == [1, 1, 0]
 
+    some.put(3)
+    some.fail(ProducerFenced())
+    settling = asyncio.create_task(some.sender.settle())
+    await asyncio.sleep(0)
+    await some.arrive(0)
+    with pytest.raises(ProducerFenced):
+        await settling
 
-async def test_nothing_is_sent_after_a_batch_that_was_refused() -> None:
-    """The first error is told, by whatever is asked for next; what is acknowledged later counts."""
-    some = Sending()
+
+async def test_nothing_is_sent_after_a_batch_that_was_refused(some: Sending) -> None:
     some.put(0, 1)
     await some.sender.send_open()
     some.fail(MessageSizeTooLargeError())
@@ -266,29 +260,14 @@ async def test_nothing_is_sent_after_a_batch_that_was_refused() -> None:
     assert not some.kafka.under_way[TopicPartition(RAW, 0)]
 
 
-async def test_settle_tells_what_was_refused_while_it_waited() -> None:
-    """Not only what was before."""
-    some = Sending()
-    some.put(0)
-    some.fail(ProducerFenced())
-    settling = asyncio.create_task(some.sender.settle())
-    await asyncio.sleep(0)
-    await some.arrive(0)
-    with pytest.raises(ProducerFenced):
-        await settling
-
-
-async def test_brokers_that_are_silent_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while without any acknowledgement."""
+async def test_brokers_that_are_silent_end_the_run(some: Sending, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenmill.app.tools.produce.sending.SILENCE_SECONDS", 0.01)
-    some = Sending()
     some.put(0)
     with pytest.raises(KafkaTimeoutError):
         await some.sender.settle()
 
 
 def test_errors_are_the_topics_or_stay_what_they_are() -> None:
-    """Who was fenced, or hears of no broker, is told so; all else is a topic that refuses records."""
     for error, raised in (
         (MessageSizeTooLargeError(), TopicError),
         (InvalidTopicError(), TopicError),
@@ -301,28 +280,15 @@ def test_errors_are_the_topics_or_stay_what_they_are() -> None:
             raise error
 
 
-def test_many_partitions_have_smaller_batches() -> None:
-    """All open ones together are bounded."""
-    assert batch_bytes(1) == BATCH_BYTES
-    assert batch_bytes(1000) * 1000 <= OPEN_BYTES
-
-
 @pytest.mark.parametrize("partition", [0, 1])
 async def test_an_earlier_producer_is_refused(settings: Settings, topic: TopicFactory, partition: int) -> None:
-    """In partitions that it wrote to and in others; the later one writes on, and readers wait for nobody."""
     raw = topic(2)
     async with producer(settings, transactional_id=raw) as earlier:
-        await as_an_owner_writes(earlier, raw)
+        earlier._txn_manager.transactional_id = None  # as an owner writes
+        await earlier.send_and_wait(raw, b"first", partition=0)
         async with fenced_producer(settings, raw, {raw: 2}) as later:
             with pytest.raises(ProducerFenced):
                 await earlier.send_and_wait(raw, b"too late", partition=partition)
             for number in (0, 1):
                 await later.send_and_wait(raw, b"second", partition=number)
-
             assert await content_of(settings, raw, 2) == [[(None, b"first"), (None, b"second")], [(None, b"second")]]
-
-
-async def as_an_owner_writes(client: AIOKafkaProducer, topic: str) -> None:
-    """Send outside of a transaction."""
-    client._txn_manager.transactional_id = None
-    await client.send_and_wait(topic, b"first", partition=0)
