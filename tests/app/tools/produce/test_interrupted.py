@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.app.sources.reading import reading_of
-from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
+from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, Log, ScriptedKafka
 from tokenmill.app.kafka.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.app.settings import Settings
 from tokenmill.app.sources import find_sources
@@ -35,9 +35,7 @@ UNWELCOME = "u"
 
 class Corpus:
     def __init__(self, path: Path, rng: random.Random) -> None:
-        self.path = path
-        self.rng = rng
-        self.number = 0
+        self.path, self.rng, self.number = path, rng, 0
         self.bad = rng.choice([0.0, 0.1, 0.5])
         self.unwelcome = rng.choice([0.0, 0.0, 0.1, 0.9])
 
@@ -64,10 +62,8 @@ def is_refused(line: bytes) -> bool:
 
 class World:
     def __init__(self, corpus: Corpus, kafka: ScriptedKafka, **options: Any) -> None:
-        self.corpus = corpus
-        self.kafka = kafka
-        self.key = options.pop("key", None)
-        self.options = options
+        self.corpus, self.kafka = corpus, kafka
+        self.key, self.options = options.pop("key", None), options
 
     def call(self, **options: Any) -> Summary:
         summary = self.killed(None, **options)
@@ -102,25 +98,18 @@ class World:
         found = [value for part in self.kafka.values(RAW) for value in part]
         assert Counter(found) == Counter(self.corpus.documents())
         if self.options.get("on_error") == "dead-letter":
-            bad = [n for n, line in enumerate(self.corpus.lines()) if is_refused(line)]
-            letters = [letter for number in (0, 1) for letter in self.letters(number)]
-            assert len(set(letters)) == len(bad)
+            records: Any = [record for number in (0, 1) for record in self.log(number, DEAD).records]
+            letters = [letter.place for record in records if (letter := decode_dead_letter(record)) is not None]
+            assert all(isinstance(place, SourcePlace) for place in letters)
+            assert len(set(letters)) == sum(map(is_refused, self.corpus.lines()))
 
     def marks(self) -> list[BatchMark]:
-        logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
-        found = [
-            decode_mark(value)
-            for log in logs
-            for record in log.records
-            for name, value in record.headers
-            if name == MARK_HEADER
-        ]
+        records = [record for number in range(self.kafka.counts[RAW]) for record in self.log(number).records]
+        found = [decode_mark(value) for record in records for name, value in record.headers if name == MARK_HEADER]
         return [mark for mark in found if mark is not None]
 
-    def letters(self, partition: int) -> list[SourcePlace]:
-        records: Any = self.kafka.logs[TopicPartition(DEAD, partition)].records
-        found = [decode_dead_letter(record) for record in records]
-        return [one.place for one in found if one is not None and isinstance(one.place, SourcePlace)]
+    def log(self, number: int, topic: str = RAW) -> Log:
+        return self.kafka.logs[TopicPartition(topic, number)]
 
 
 @pytest.fixture
@@ -253,7 +242,7 @@ def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.Monkey
     for others in (0, 500):
         some = done(tmp_path, small, partitions=1)
         values = some.kafka.values(RAW)
-        log = some.kafka.logs[TopicPartition(RAW, 0)]
+        log = some.log(0)
         last = next(n for n in reversed(range(len(log.records) - 1)) if log.records[n].headers)
         lost = len(log.records) - 1 - last
         del log.records[last + 1 :]
@@ -270,7 +259,7 @@ def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: py
     for others in (0, 500):
         some = done(tmp_path, small)
         for number in range(2):
-            log = some.kafka.logs[TopicPartition(RAW, number)]
+            log = some.log(number)
             log.records, log.end, log.first = [], 0, 0
             log.append([(None, b"others", ())] * others)
 
@@ -283,7 +272,7 @@ def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytes
     some = done(tmp_path, small)
     total = len(some.corpus.documents())
     run = run_identity(RAW, {}, [str(some.corpus.path)]).encode()
-    some.kafka.logs[TopicPartition(PRODUCED, 0)].append([(run, None, ())])
+    some.log(0, PRODUCED).append([(run, None, ())])
     with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began.*--restart"):
         some.call()
     some.killed(3, restart=True)
@@ -300,7 +289,7 @@ def test_notes_of_earlier_parts_are_forgotten_and_those_that_are_not_whole_refus
     for _ in range(3):
         some.corpus.grow(files=3, lines=5)
         some.call(only_new=True)
-    log = some.kafka.logs[TopicPartition(PRODUCED, 0)]
+    log = some.log(0, PRODUCED)
     compacted = {record.key: record.value for record in log.records}
     assert sorted(b"/" in (key or b"") for key, value in compacted.items() if value is not None) == [False, True]
     log.records = [record for record in log.records if b"/" not in (record.key or b"")]
