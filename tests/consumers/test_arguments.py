@@ -107,6 +107,12 @@ def test_arguments_that_do_not_fit_are_refused_with_what_would(
         open_batches(store, **options)
 
 
+@pytest.mark.parametrize("state", [{"data": {}, "made": 0}, {"data": None, "made": "1"}])
+def test_half_a_state_of_steps_is_refused(store: Store, state: Any) -> None:
+    with pytest.raises(InputError, match=r"is no state|whole number"):
+        open_steps(store).load_state_dict(state)
+
+
 def test_a_step_behind_the_last_one_has_no_state(store: Store) -> None:
     for reader in (open_steps(store), open_batches(store)):
         assert reader.state_after(19)["sample"] == 40

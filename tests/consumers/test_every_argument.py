@@ -90,8 +90,7 @@ TIME: Final = Values(
     ("1", b"1", -1, -0.5, math.nan, -math.inf, True, [1.0], 1j, Decimal(1), 10**400, 1 << 200, np.float64("nan"), {}),
     (1e18, 1 << 62, 1e300),
 )
-HALVES_OF_A_STATE: Final = ({"data": None}, {"data": {}, "made": 0}, {"data": None, "made": "1"})
-STATE: Final = Values((), (*NO_WHOLES, {"sample": 2}, "state", [], [("format", 1)], *HALVES_OF_A_STATE))
+STATE: Final = Values((), (*NO_WHOLES, {"sample": 2}, "state", [], [("format", 1)], {"data": None}))
 RANKS: Final[Mapping[str, Values]] = {
     "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES[1:], -1, 1), either=(None, *HUGE)),
     "world_size": wholes(1, 1, 2)._replace(refused=(*NO_WHOLES[1:], 0, -1), either=(None, *HUGE)),
