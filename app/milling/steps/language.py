@@ -131,7 +131,10 @@ class LanguageStep(EachAlone):
     def seen(self, text: str, most: int) -> str:
         """Return the beginning of a text that decides, in so many characters or fewer."""
         most = min(most, self.beginning)
-        return text[:most] if self._rules <= _SPACES_AS_THEY_ARE else " ".join(text.split(None, most)[:most])[:most]
+        if self._rules <= _SPACES_AS_THEY_ARE:
+            return text[:most]
+        seen = " ".join(text[: 2 * most].split())  # enough of most texts
+        return seen[:most] if len(seen) >= most else " ".join(text.split(None, most)[:most])[:most]
 
     def asked(self, text: str) -> str:
         """Return the text as the model is asked about it, which has hardly seen capitals."""
