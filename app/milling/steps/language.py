@@ -133,7 +133,7 @@ class LanguageStep(EachAlone):
         most = min(most, self.beginning)
         if self._rules <= _SPACES_AS_THEY_ARE:
             return text[:most]
-        seen = " ".join(text[: 2 * most].split())  # enough of most texts
+        seen = " ".join(text[: most + most // 4].split())  # enough of most texts
         return seen[:most] if len(seen) >= most else " ".join(text.split(None, most)[:most])[:most]
 
     def asked(self, text: str) -> str:
