@@ -201,7 +201,9 @@ class DatasetSource:
         self._path = path
         self._saved = not path.startswith(HUB)
         folder = path.removeprefix(HUB)
-        self._address = HubAddress((folder,)) if self._saved or Path(folder).is_dir() else HubAddress.parse(path)
+        self._address = (
+            HubAddress((folder,)) if self._saved or (folder and Path(folder).is_dir()) else HubAddress.parse(path)
+        )
         if split and self._address.split not in (None, split):
             raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
         self._split = split or self._address.split

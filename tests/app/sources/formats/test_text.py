@@ -78,7 +78,10 @@ GOES_ON = "a field goes on behind its closing quote; where quotes are a part of 
 FAULTS: dict[str, tuple[bytes, str]] = {
     "a quote that does not close": (b'2,"Hello, he said', OPEN),
     "text behind a quote": (b'2,"one" more', GOES_ON),
-    "backslashes": (b'2,"a \\"b\\", c"', f"{GOES_ON}; where a backslash stands before quotes: --escape '\\'"),
+    "backslashes": (
+        b'2,"He said \\"no\\", twice"',
+        f"{GOES_ON}; where a backslash stands before quotes: --escape '\\'",
+    ),
     "too few fields": (b"2", "1 fields, and the first line names 2"),
     "too many fields": (b"2,a,b", "3 fields, and the first line names 2"),
     "NUL bytes": (b"2,\0\0", "not text: line 4 holds NUL bytes"),
