@@ -234,54 +234,61 @@ def test_what_may_not_be_read_of_a_packed_store_is_named(packed: Packed, name: s
 SERVICE = re.compile(r"worker|topic|broker|Kafka|tokenmill verify")
 
 
-def test_lost_records_are_made_again_from_the_blocks_that_the_eras_name(packed: Packed) -> None:
+@pytest.fixture
+def whole(tmp_path: Path) -> Packed:
+    """Return a store of which nothing was filtered out."""
+    settings, paths = small_settings(tmp_path / "store", bootstrap_servers="127.0.0.1:1"), corpus(tmp_path, rows(120))
+    return Packed(settings, paths, pack_into(settings, paths, flush=True, end=True))
+
+
+def test_lost_records_are_made_again_from_the_blocks_that_the_eras_name(whole: Packed) -> None:
     """Before that, pack refuses the store, and takes nothing away that a repair needs."""
-    before = packed.content()
-    (log,) = [log for log in (packed.store / TRAIN / "0").glob("*.commits") if not log.with_suffix(".json").exists()]
+    before = whole.content()
+    (log,) = [log for log in (whole.store / TRAIN / "0").glob("*.commits") if not log.with_suffix(".json").exists()]
     flip(log, -1)
-    with pytest.raises(DamagedError, match=r"blocks, and \d+ were packed. To repair it, run `tokenmill repair") as told:
-        packed.pack()
+    with pytest.raises(DamagedError, match=r"blocks, and \d+ were whole. To repair it, run `tokenmill repair") as told:
+        whole.pack()
     assert not SERVICE.search(str(told.value))
-    assert [len(partition.segments) for partition in examine_store(packed.store, TRAIN)] == [1, 0]
-    found, _ = repair_store(packed.settings, TRAIN)
+    assert [len(partition.segments) for partition in examine_store(whole.store, TRAIN)] == [1, 0]
+    found, _ = repair_store(whole.settings, TRAIN)
     assert [(segment.given, segment.lost) for one in found for segment in one.segments] == [(0, ())]
     log.with_name(f"{log.name}.broken").unlink()
-    require_equal(packed.content(), before)
-    packed.pack()
-    require_equal(packed.content(), before)
+    require_equal(whole.content(), before)
+    whole.pack()
+    require_equal(whole.content(), before)
 
 
-def test_a_lost_partition_comes_from_another_store(packed: Packed, tmp_path: Path) -> None:
-    before = packed.content()
-    shutil.rmtree(packed.store / TRAIN / "1")
-    assert [bool(partition.segments) for partition in examine_store(packed.store, TRAIN)] == [False, True]
-    found, _ = repair_store(packed.settings, TRAIN, [1])
+def test_a_lost_partition_comes_from_another_store(whole: Packed, tmp_path: Path) -> None:
+    before = whole.content()
+    shutil.rmtree(whole.store / TRAIN / "1")
+    assert [bool(partition.segments) for partition in examine_store(whole.store, TRAIN)] == [False, True]
+    found, _ = repair_store(whole.settings, TRAIN, [1])
     assert found[0].lost
-    other = packed.settings.model_copy(update={"store": tmp_path / "other"})
-    pack_into(other, packed.paths, flush=True, end=True)
-    found, _ = repair_store(packed.settings, TRAIN, donor=other.store)
+    other = whole.settings.model_copy(update={"store": tmp_path / "other"})
+    pack_into(other, whole.paths, flush=True, end=True)
+    found, _ = repair_store(whole.settings, TRAIN, donor=other.store)
     assert not any(one.lost for one in found)
-    require_equal(packed.content(), before)
+    require_equal(whole.content(), before)
 
 
 @pytest.mark.parametrize("name", ["eras.jsonl", "eras.index"])
-def test_eras_are_written_again_by_the_same_command(packed: Packed, name: str) -> None:
-    before = packed.content()
-    flip(packed.store / TRAIN / name, -1)
+def test_eras_are_written_again_by_the_same_command(whole: Packed, name: str) -> None:
+    before = whole.content()
+    flip(whole.store / TRAIN / name, -1)
     if name == "eras.jsonl":
         with pytest.raises(DamagedError, match="call the same `tokenmill pack` command again: it writes both") as told:
-            examine_store(packed.store, TRAIN)
+            examine_store(whole.store, TRAIN)
         assert not SERVICE.search(str(told.value))
     for file in ("eras.jsonl", "eras.index"):
-        (packed.store / TRAIN / file).unlink()
-    packed.pack()
-    require_equal(packed.content(), before)
+        (whole.store / TRAIN / file).unlink()
+    whole.pack()
+    require_equal(whole.content(), before)
 
 
-def test_a_damaged_description_comes_from_another_store(packed: Packed) -> None:
-    (packed.store / TRAIN / "stream.json").write_bytes(b"{")
+def test_a_damaged_description_comes_from_another_store(whole: Packed) -> None:
+    (whole.store / TRAIN / "stream.json").write_bytes(b"{")
     with pytest.raises(DamagedError, match=r"/stream\.json: it is not JSON .*`tokenmill repair .* --from DIR") as told:
-        repair_store(packed.settings, TRAIN)
+        repair_store(whole.settings, TRAIN)
     assert not SERVICE.search(str(told.value))
 
 
