@@ -246,7 +246,7 @@ def test_lost_records_are_made_again_from_the_blocks_that_the_eras_name(whole: P
     before = whole.content()
     (log,) = [log for log in (whole.store / TRAIN / "0").glob("*.commits") if not log.with_suffix(".json").exists()]
     flip(log, -1)
-    with pytest.raises(DamagedError, match=r"blocks, and \d+ were whole. To repair it, run `tokenmill repair") as told:
+    with pytest.raises(DamagedError, match=r"blocks, and \d+ were packed. To repair it, run `tokenmill repair") as told:
         whole.pack()
     assert not SERVICE.search(str(told.value))
     assert [len(partition.segments) for partition in examine_store(whole.store, TRAIN)] == [1, 0]
