@@ -203,7 +203,7 @@ def test_a_changed_bit_is_named_where_the_end_marker_proves_that_more_was_writte
     for file in last_logs(store):
         whole = file.read_bytes()
         for at in rng.sample(range(len(whole)), 25):
-            flip(file, at)
+            flip(file, at, at % 8)
             try:
                 assert rows_of(open_batches(store)) == expected()
             except DamagedError as error:
@@ -252,7 +252,7 @@ def test_a_packed_store_is_repaired_from_itself(tmp_path: Path) -> None:
     pack_was_here(store)
     before = {file: file.read_bytes() for file in (store.path / STREAM).glob("*/*.*")}
     for file in last_logs(store)[:-1]:
-        flip(file, len(before[file]) - 3)
+        flip(file, len(before[file]) - 3, 5)
         (repaired,) = repair_partition(file.parent, INFO, int(file.parent.name), lambda *_: ())
         assert (repaired.given, repaired.lost) == (0, ())
         assert [path.name for path in repaired.kept] == [f"{file.name}.broken"]

@@ -89,7 +89,7 @@ def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
 
 
 @given(
-    legs=st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5),
+    legs=st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9) | st.just(1000)), min_size=1, max_size=5),
     prefetch=st.integers(0, 3),
     read_ahead=st.sampled_from([0, 1, 200, 1 << 30]),  # nothing, all eras by sample, small ones whole, all whole
     worth_waiting=st.sampled_from([0, 100, 1 << 20]),

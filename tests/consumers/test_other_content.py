@@ -59,6 +59,18 @@ def test_each_era_border_decides(store: Store, elsewhere: dict[int, Store], pass
         assert taken == list(range((STOPS[kept - 1] if kept else 0) + 1))
 
 
+def test_a_part_of_the_eras_is_compared_with_all_before_it(store: Store, elsewhere: dict[int, Store]) -> None:
+    """With ``eras=range(…)`` as well, whose sequence does not begin with the stream."""
+    run = open_batches(store, eras=range(2, 4))
+    assert run.state_dict()["content"] is None
+    next(iter(run))
+    state = run.state_dict()
+    assert state["content"] == [2, ERAS[2].hash.hex()]
+    open_batches(elsewhere[3], eras=range(2, 5), state=state)
+    with pytest.raises(InputError, match="state: era 2"):
+        open_batches(elsewhere[2], eras=range(2, 4), state=state)
+
+
 @pytest.mark.parametrize("kept", [0, 2, 3])
 def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Path, store: Store, kept: int) -> None:
     """It waits for the state's era as ever; of other content, nothing is delivered, also when it is asked again."""

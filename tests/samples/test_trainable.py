@@ -278,6 +278,23 @@ def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPa
         assert pinned_era(found, sample) == last_used(sample)
 
 
+@pytest.mark.parametrize("kept", [0, 2, 3])
+def test_a_state_that_is_ahead_is_compared_as_soon_as_its_era_comes(tmp_path: Path, home: Store, kept: int) -> None:
+    """Of the right content it is taken then, of other content refused, also when it is asked again."""
+    position, store = saved_at(home, 12), store_of(tmp_path, other_eras(kept)[:2])
+    found = open_content(store)
+    assert not found.compare(position)
+    assert found.pin(position) == position
+    write_eras(store, other_eras(kept)[:3])
+    if kept == 3:
+        assert found.compare(position)
+        return
+    for _ in range(2):
+        with pytest.raises(InputError, match="state: era 2"):
+            found.compare(position)
+        assert found.pin(position) == position
+
+
 @pytest.mark.parametrize(
     ("stops", "end", "sample", "told"),
     [

@@ -81,9 +81,9 @@ def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
     return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
 
 
-def flip(path: Path, at: int = 0) -> None:
+def flip(path: Path, at: int = 0, bit: int = 0) -> None:
     """Change one bit of a file, which keeps its place on the disk, so that open maps see it."""
-    changed = flipped(path.read_bytes(), at)
+    changed = flipped(path.read_bytes(), at, bit)
     with path.open("r+b") as file:
         file.write(changed)
 
