@@ -97,9 +97,7 @@ def test_eras_are_found_by_number_and_by_block(store: Store) -> None:
     assert (reader.eras, reader.blocks, reader.ended) == (8, 19, True)
     assert [reader.era(number) for number in range(8)] == ERAS
     assert [reader.blocks_before(number) for number in range(9)] == [0, 2, 7, 9, 14, 16, 17, 19, 19]
-    assert [reader.find(block) for block in range(19)] == [0] * 2 + [1] * 5 + [2] * 2 + [3] * 5 + [4] * 2 + [5] + [
-        6
-    ] * 2
+    assert [reader.find(block) for block in range(19)] == [0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 3, 4, 4, 5, 6, 6]
     assert [reader.row(number).closed for number in range(8)] == [*range(8)]
 
 

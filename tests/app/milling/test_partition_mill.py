@@ -70,6 +70,20 @@ def test_messages_are_the_reference_blocks_and_a_chain_goes_on_after_any_of_them
             assert_follow(write(source, recipe, rest, again, after=message), blocks, recipe, first=message.end)
 
 
+@given(sources, record_lists(), feed_sizes, st.lists(st.integers(0, 6), min_size=1, max_size=4))
+@pytest.mark.slow
+def test_a_chain_survives_restart_after_restart(
+    source: Source, records: list[Record], sizes: list[int], lives: list[int]
+) -> None:
+    """A worker publishes a few messages and dies, then the next one, until nothing is left: no block is other."""
+    recipe = source.recipes[0]
+    published: list[Message] = []
+    for life in [*lives, None]:
+        after = published[-1] if published else None
+        published += write(source, recipe, records, sizes, carries=(False, True), after=after)[:life]
+    assert_follow(published, source.blocks(recipe, records), recipe)
+
+
 @given(sources, record_lists(), feed_sizes, feed_sizes, st.integers(0, 5))
 @pytest.mark.slow
 def test_a_carry_holds_the_open_block_and_a_position_past_gaps(
@@ -350,6 +364,7 @@ def test_every_chain_of_a_partition_is_its_reference_and_every_record_is_account
     assert [outcome.record for outcome in dead] == [
         record for record in taken if source.stages.outcome(record, source.skips).kind is Kind.DEAD_LETTERED
     ]
+    assert sum(milled.value_bytes for milled in fed) == sum(len(record.value or b"") for record in taken)
     totals = [chain.totals for chain in mill.chains.values()]
     assert all(total.balanced and total.records == len(taken) for total in totals)
     # short forms alone have no figures: streams without a list of steps have the messages that they always had
