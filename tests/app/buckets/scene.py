@@ -50,11 +50,11 @@ def whole_store(path: Path) -> Path:
     return store_with(path, len(ERAS))
 
 
-def other_history(path: Path, stop: int) -> Path:
+def other_history(path: Path, stop: int, *, end: bool = False) -> Path:
     store = make_store(path, INFO)
     for partition, chain in CHAINS.items():
         fill(store, INFO, chain, [stop], partition=partition)
-    write_eras(store, make_eras(INFO, CHAINS, [{0: stop, 1: stop}], end=True))
+    write_eras(store, make_eras(INFO, CHAINS, [{0: stop, 1: stop}], end=end))
     return path
 
 

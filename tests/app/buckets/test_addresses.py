@@ -105,7 +105,7 @@ def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pyt
     firsts = [{"first": 8, "segments": 1}, {"first": 8, "segments": 1}]  # of 15 and 9 blocks in the bucket
     assert freed(run(*retire, address, "--dry-run")) == firsts
     assert freed(run(*retire, address, "--keep", 22)) == [{"first": 0, "segments": 0}] * 2
-    other = uploaded_to(other_history(tmp_path / "other", 25), tmp_path / "elsewhere").as_uri()
+    other = uploaded_to(other_history(tmp_path / "other", 25, end=True), tmp_path / "elsewhere").as_uri()
     assert run(*retire, other).code == DifferenceError.exit_code
     (tmp_path / "empty").mkdir()
     told = run(*retire, (tmp_path / "empty").as_uri())

@@ -70,7 +70,8 @@ def test_a_missing_byte_order_mark_is_told(tmp_path: Path) -> None:
 
 FORMATS = {
     **dict.fromkeys(["a.txt", "a"], "{}"),
-    **dict.fromkeys(["a.jsonl", "part-0"], '{{"text": "{}"}}\n'),
+    "a.jsonl": '{{"text": "{}"}}',  # whose last line has no end
+    "part-0": '{{"text": "{}"}}\n',
     "a.json": '[{{"text": "{}"}}]',
     "a.csv": "id,text\r\n1,{}\r\n",
     "a.tsv": "text\tn\n{}\t1\n",
