@@ -118,7 +118,7 @@ def beside(seconds: float, look: Callable[[], None]) -> Iterator[Callable[[], No
 def following(store: Path, seconds: float = 0.2) -> Iterator[dict[Chain, list[str]]]:
     """Read all partitions of a store while it is filled, with readers that never close and check what they read.
 
-    Yields the digest of every block's tokens that was read, each once.
+    Yields the digest of every block's tokens and chain hash that was read, each once.
     """
     readers: dict[Chain, PartitionReader] = {}
     seen: dict[Chain, list[str]] = {}
@@ -131,7 +131,7 @@ def following(store: Path, seconds: float = 0.2) -> Iterator[dict[Chain, list[st
                 assert blocks >= len(known)
                 for number in range(len(known), blocks):
                     reader.documents(number)
-                    known.append(digest(reader.read(number).tobytes()))
+                    known.append(digest(reader.read(number).tobytes(), reader.chain_before(number + 1)))
         except (DamagedError, StoreError, FileNotFoundError):
             if store.exists():  # else a test moved it away: there is another look
                 raise
@@ -141,5 +141,5 @@ def following(store: Path, seconds: float = 0.2) -> Iterator[dict[Chain, list[st
     look()
 
 
-def digest(tokens: bytes) -> str:
-    return hashlib.sha256(tokens).hexdigest()
+def digest(tokens: bytes, chain: bytes | None) -> str:
+    return hashlib.sha256(tokens + (chain or b"")).hexdigest()

@@ -303,7 +303,10 @@ def run_round(directory: Path, broker: Broker, trial: Trial, seconds: float, say
             account, chains = judge(service, trial)
             recovered = int(time.monotonic() - healed)
         read = {name: blocks for name, blocks in seen.items() if blocks}
-        made = {(chain.stream.name, chain.partition): [digest(one.tokens) for one in chain.blocks] for chain in chains}
+        made = {
+            (chain.stream.name, chain.partition): [digest(one.tokens, one.chain) for one in chain.blocks]
+            for chain in chains
+        }
         assert read == {name: blocks for name, blocks in made.items() if blocks}
         followed = sum(map(len, read.values()))
         gaps = sum(path.read_text().count("a block is missing") for path in directory.glob("segment-*.log"))

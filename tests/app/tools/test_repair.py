@@ -31,7 +31,7 @@ from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.inspect.reports import inspect_segments
 from tokenmill.app.tools.repair import Donor, Repaired, repair_partition, store_donor
 from tokenmill.app.tools.verify import verify
-from tokenmill.errors import DamagedError, DifferenceError
+from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.store import PartitionWriter, Store, maps, open_partition
 from tokenmill.store.layout import SegmentPaths
 
@@ -231,6 +231,11 @@ def test_a_damaged_start_is_told_by_the_oldest_segment(store: Store) -> None:
     flip(file, 100)
     flip(segment_of(store, 8).manifest, 100)
     with pytest.raises(DamagedError, match=r"start\.json"):
+        repair(store, NOBODY)
+
+
+def test_a_partition_that_is_being_written_is_refused(store: Store) -> None:
+    with PartitionWriter.open(store, STREAM, 0), pytest.raises(LockedError):
         repair(store, NOBODY)
 
 
