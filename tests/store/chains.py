@@ -78,7 +78,9 @@ def segment_of(store: Store, first: int = 0) -> SegmentPaths:
 
 
 def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
-    return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
+    changed = bytearray(data)
+    changed[at] ^= 1 << bit
+    return bytes(changed)
 
 
 def flip(path: Path, at: int = 0, bit: int = 0) -> None:
