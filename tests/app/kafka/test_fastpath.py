@@ -118,6 +118,20 @@ async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
     assert [(one.offset, one.key, bytes(one.value or b"")) for one in ours] == all_of
 
 
+@pytest.mark.usefixtures("both_ways")
+async def test_records_are_the_same_both_ways(settings: Settings, topic: TopicFactory) -> None:
+    """Small ones and large ones among each other, over a broker, with keys, headers and timestamps."""
+    partition = TopicPartition(topic(retention_ms=-1), 0)  # its timestamps are of 1970
+    sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
+    async with producer(settings) as client:
+        for key, value, moment, headers in sent:
+            await client.send(partition.topic, value, key=key, timestamp_ms=moment, headers=headers, partition=0)
+        await client.flush()
+    async with consumer(settings) as client:
+        found = [record async for record in read_range(client, partition, 0, len(sent))]
+    assert [(one.key, bytes(one.value or b""), one.timestamp, list(one.headers)) for one in found] == sent
+
+
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([SMALL_BYTES - 1, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES]))
 
 
