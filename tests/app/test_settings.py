@@ -327,8 +327,19 @@ def test_a_packing_and_a_way_with_duplicates_are_names_or_tables(
     settings = Settings.model_validate({name: written})
     assert getattr(settings, name) == expected
     assert handed_on(settings, monkeypatch) == settings
-    recipes: dict[object, object] = {"none": {}, "near": {"name": "near", "version": 1}}
-    assert name != "dedup" or settings.dedup_table == recipes.get(str(expected), {**EXACT, "version": 1})
+
+
+@pytest.mark.parametrize(
+    ("written", "in_the_recipe"),
+    [
+        ("none", {}),
+        ("near", {"name": "near", "version": 1}),
+        ('{"name": "near", "window": 10000000}', {"name": "near", "version": 1}),
+        (EXACT, {**EXACT, "version": 1}),
+    ],
+)
+def test_equal_ways_with_duplicates_stand_alike_in_a_recipe(written: object, in_the_recipe: object) -> None:
+    assert Settings.model_validate({"dedup": written}).dedup_table == in_the_recipe
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def lone(role: str, settings: Settings, directory: Path) -> Iterator[Lone]:
         yield worker
     finally:
         process.kill()
+        process.wait()
 
 
 def send_written(settings: Settings, values: list[bytes | None], seconds_ago: float) -> None:

@@ -110,7 +110,8 @@ def test_the_status_is_json_of_which_who_has_it_gets_a_few_bytes_until_it_change
     """The moment of its making is no change."""
     known: dict[str, Any] = {"at": 1.5, "halted": {}}
     with serving(Settings(metrics_port=port), [], Probes(), lambda: known):
-        for known["at"] in (1.5, 2):
+        for moment in (1.5, 2):
+            known["at"] = moment
             _, body, headers = request(port, "/api/status")
             assert json.loads(body) == known
         assert (headers["Content-Type"], headers["Cache-Control"]) == ("application/json", "no-store")
