@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import pytest
 import structlog
@@ -182,8 +181,12 @@ async def test_no_log_shows_local_variables(
     stream.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging(log_format)
-    for name in ("bootstrap", "_wait_on_metadata"):
-        monkeypatch.setattr(AIOKafkaClient, name, AsyncMock(side_effect=RuntimeError("the client failed")))
+
+    async def fail(*_: object) -> None:  # an error of its own each time: its traceback holds the client
+        raise RuntimeError("the client failed")
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", fail)
+    monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", fail)
     for log in (structlog.get_logger("tokenmill.test"), logging.getLogger("aiokafka.conn"), logging.getLogger("mode")):
         for work in (connecting, sending):
             try:
