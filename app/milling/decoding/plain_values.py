@@ -369,8 +369,8 @@ _NUMBER: Final = re.compile(rb"NaN|-?Infinity|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?
 """A number of JSON, too large for a double or not, or what Python writes for none."""
 _SEQUENCE: Final = re.compile(rb"\x1e[\t\n\r ]*+[{\[\"]")
 """How a JSON text sequence begins: <https://www.rfc-editor.org/rfc/rfc7464>."""
-_SPACES: Final = rb"(?:[\t\n\r ]|\\[tnr]|\\u00(?:20|0[9aAdD])|%s)*+"
-_OBJECT_IN_STRING: Final = re.compile(b'"%s\\{%s(?:\\\\"|\\\\u0022|\\})' % (_SPACES % rb"\[", _SPACES % rb"(?!)"))
+_SPACE: Final = rb"[\t\n\r ]|\\[tnr]|\\u00(?:20|0[9aAdD])"
+_OBJECT_IN_STRING: Final = re.compile(rb'"(?:\[|%s)*+\{(?:%s)*+(?:\\"|\\u0022|\})' % (_SPACE, _SPACE))
 """An object that was encoded twice, however much of it is there."""
 _UNINDENTED: Final = re.compile(rb'"[\t\n\r \[]*+\{[\t\n\r ]*+(?:\\"|\})')
 """What earlier rules find of these."""
