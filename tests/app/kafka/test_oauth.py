@@ -2,11 +2,11 @@
 
 import asyncio
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 
@@ -30,12 +30,12 @@ def endpoint() -> Iterator[TokenEndpoint]:
 def by_function(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Settings]:
     """Return what gives settings whose tokens come from a function in the working directory, by its last line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "own_login", raising=False)
+    module = f"login_{uuid4().hex}"  # a process imports a module once, and keeps the tokens of a function
 
     def by_function(line: str) -> Settings:
-        (tmp_path / "own_login.py").write_text(f"def token():\n    {line}\n")
+        (tmp_path / f"{module}.py").write_text(f"def token():\n    {line}\n")
         nobody: dict[str, Any] = {"sasl_username": None, "sasl_password": None, "sasl_mechanism": "OAUTHBEARER"}
-        return secured.settings("SASL_SSL", **nobody, oauth_function="own_login:token")
+        return secured.settings("SASL_SSL", **nobody, oauth_function=f"{module}:token")
 
     return by_function
 
@@ -95,7 +95,7 @@ async def test_a_function_that_fails_is_named_and_asked_again(by_function: Calla
     settings = by_function("raise OSError('vault is sealed')")
     reason = await why_not(settings)
     assert isinstance(reason, BrokerError)
-    assert "own_login:token gave no token (OSError: vault is sealed)" in str(reason)
+    assert f"{settings.oauth_function} gave no token (OSError: vault is sealed)" in str(reason)
     with pytest.raises(SettingsError, match="oauth_function nowhere:token cannot be imported"):
         client_security(settings.model_copy(update={"oauth_function": "nowhere:token"}))
 
