@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,16 @@ def test_readers_load_no_step_no_tokenizer_and_no_decoder(package: str, most: in
     assert package in ours
     assert not {name for name in ours if name.startswith("tokenmill.app")}
     assert len(ours) <= most
+
+
+@pytest.mark.parametrize("package", ["tokenmill.app", "tokenmill.consumers"])
+def test_a_checkout_has_all_packages_whatever_is_installed(package: str) -> None:
+    """Python looks in its working directory first; ``-S`` is an environment that knows of no editable installation."""
+    code = (
+        f"import sys; sys.path.append({sysconfig.get_paths()['purelib']!r}); import {package} as it; print(it.__file__)"
+    )
+    said = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert Path(said.stdout.strip()).is_relative_to(ROOT / package.rpartition(".")[2])
 
 
 def test_no_class_name_occurs_twice() -> None:

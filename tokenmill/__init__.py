@@ -23,4 +23,11 @@ The modules here are what both agree on; they need neither Kafka nor torch. A bl
     1
 """
 
+from pathlib import Path
+
 __version__ = "0.1.0"
+
+# A checkout has app/ and consumers/ beside this folder; installed, they are inside. Python looks in its working
+# directory first: in a checkout, it finds this folder there, whatever is installed.
+if not (Path(__file__).parent / "consumers").exists():
+    __path__.append(str(Path(__file__).parents[1]))
