@@ -69,33 +69,18 @@ def test_only_charsets_of_the_web_are_looked_up(tmp_path: Path) -> None:
     body = "xn--" + "a" * 100_000
     names = ["punycode", "IDNA", "unicode_escape", "zlib", "utf-7", *(f"x{number}" for number in range(50))]
     records = [warc_record("conversion", name, body, f"text/plain; charset={name}") for name in names]
+    records += [warc_record("conversion", "odd", "grün", f"text/plain; charset={name}") for name in ("\0utf", "utf-16")]
+    refused = len(records) + 1
     kinds = ["", '; charset="ISO_8859-1"; format=flowed', ";charset = shift_jis", "; charset=x-sjis"]
     records += [warc_record("conversion", "good", "text", f"text/plain{kind}") for kind in kinds]
     kept = len(_cache)
-    found = read(tmp_path / "a.warc", *records, page("text/html; charset=punycode", "<p>" + body))
+    found = read(tmp_path / "a.warc", page("text/html; charset=punycode", "<p>" + body), *records)
     assert values(found) == [b"text"] * len(kinds)
-    assert len(refusals(found)) == len(names) + 1
-    assert refusals(found)[0][1] == "not the text that it says it is: 'punycode' is no charset of the web"
-    assert len(_cache) <= kept + len(kinds)
-
-
-def test_a_charset_that_is_none_is_refused_alone(tmp_path: Path) -> None:
-    kinds = ["\0utf", "no-such", "utf-16"]
-    records = [warc_record("conversion", "odd", "grün", f"text/plain; charset={kind}") for kind in kinds]
-    found = read(tmp_path / "a.wet", *records, warc_record("conversion", "good", "text"))
-    assert values(found) == [b"text"]
-    told = [where for where, why in refusals(found) if why.startswith("not the text that it says it is")]
-    assert told == ["a.wet:1", "a.wet:2", "a.wet:3"]
+    assert [where for where, _ in refusals(found)] == [f"a.warc:{number}" for number in range(1, refused + 1)]
+    assert refusals(found)[1][1] == "not the text that it says it is: 'punycode' is no charset of the web"
+    assert all(why.startswith("not the text that it says it is") for _, why in refusals(found))
     assert not any(item.broken for item in found if isinstance(item, Refused))
-
-
-@pytest.mark.parametrize("tag", ["<div>", "<table><tr><td>", "<ul><li>", "<svg>"])
-def test_a_page_that_is_nested_too_deep_is_refused_and_its_neighbours_are_read(tag: str, tmp_path: Path) -> None:
-    """Extracting it took minutes; a page as deep as people write them, and a few elements more, is read."""
-    pages = [tag * 100 + "<p>shallow enough", tag * 30_000 + "deep", "<p>the last one"]
-    found = read(tmp_path / "a.warc", *(page("text/html", each) for each in pages))
-    assert refusals(found) == [("a.warc:2", f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}")]
-    assert values(found)[-1] == b"the last one"
+    assert len(_cache) <= kept + len(kinds) + 1  # and UTF-16
 
 
 def test_pages_of_html_are_extracted_where_that_is_wanted(tmp_path: Path) -> None:
@@ -175,25 +160,29 @@ NOT_READ: dict[str, tuple[str, bytes, str]] = {
 
 
 MANY = [b"a%d=1" % number for number in range(40_000)]
-ATTRIBUTES = {
-    "of a page": b"<p " + b" ".join(MANY) + b">Text.</p>",
-    "with slashes": b"<p/" + b"/".join(b"a%d" % number for number in range(40_000)) + b">Text.",
-    "in quotes": b"<p " + b"".join(b"a%d='>'" % number for number in range(40_000)) + b">Text.",
-    "behind a script": b'<script>if(x<y="</script><p ' + b" ".join(MANY) + b">Text.",
-    "of an end": b"</p " + b" ".join(MANY) + b">Text.",
-    "of several": (b"<p " + b" ".join(MANY[:5000]) + b">Text.</p>") * 8,
+ENDLESS = {
+    "attributes": b"<p " + b" ".join(MANY) + b">Text.</p>",
+    "attributes with slashes": b"<p/" + b"/".join(b"a%d" % number for number in range(40_000)) + b">Text.",
+    "attributes in quotes": b"<p " + b"".join(b"a%d='>'" % number for number in range(40_000)) + b">Text.",
+    "attributes behind a script": b'<script>if(x<y="</script><p ' + b" ".join(MANY) + b">Text.",
+    "attributes of an end": b"</p " + b" ".join(MANY) + b">Text.",
+    "attributes of several": (b"<p " + b" ".join(MANY[:5000]) + b">Text.</p>") * 8,
+    **{tag: tag.encode() * 30_000 + b"deep" for tag in ("<div>", "<table><tr><td>", "<ul><li>", "<svg>")},
 }
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("name", [*ATTRIBUTES])
-def test_a_page_of_countless_attributes_is_refused_alone(name: str, tmp_path: Path) -> None:
-    """Their parser takes time that grows with the square of their number."""
-    good = page("text/html", b"<p " + b" ".join(MANY[:200]) + b">Some words.</p>")
-    found = read(tmp_path / "a.warc", good, page("text/html", ATTRIBUTES[name]), good)
-    assert values(found) == [b"Some words.", b"Some words."]
+@pytest.mark.parametrize("name", [*ENDLESS])
+def test_a_page_that_would_take_minutes_is_refused_alone(name: str, tmp_path: Path) -> None:
+    """Time grows with the square of attributes, or of depth; what people write, and somewhat more, is read."""
+    tag = name if name.startswith("<") else ""
+    shallow, good = tag * 100 + "<p>shallow enough", b"<p " + b" ".join(MANY[:200]) + b">Some words."
+    found = read(tmp_path / "a.warc", *(page("text/html", each) for each in (shallow, good, ENDLESS[name], good)))
+    assert values(found)[1:] == [b"Some words.", b"Some words."]
+    deep = f"a page of over {MOST_DEEP} elements that are nested deeper than {DEEP}"
     ((where, told),) = refusals(found)
-    assert (where, "too many attributes" in told) == ("a.warc:2", True)
+    assert where == "a.warc:3"
+    assert told == deep if tag else "too many attributes" in told
 
 
 @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=latin-1", "text/plain"])

@@ -1,7 +1,6 @@
 """Packed stores: what the command and others say of them, all of it without a broker, and how they are repaired."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -16,9 +15,11 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from tests import commands
 from tests.app.commands import invoke
 from tests.app.sources.files import as_lines, write_jsonl
 from tests.app.tools.pack.packing import content, corpus, pack_into, require_equal, rows, small_settings
+from tests.marked import until
 from tests.store.chains import flip
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackSummary
@@ -351,32 +352,23 @@ def test_a_run_of_which_all_is_refused_ends_and_binds_nobody(tmp_path: Path) -> 
 @pytest.mark.needs("minutes")
 def test_an_interrupted_pack_and_one_that_lost_a_process_go_on(tmp_path: Path) -> None:
     corpus(tmp_path, rows(50))
-    command = [sys.executable, "-m", "tokenmill.app.cli", "pack", "a.jsonl", *OPTIONS, "--map", "waiting:wait"]
     (tmp_path / "waiting.py").write_text("import time\n\ndef wait(row):\n    time.sleep(0.5)\n    return row\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for process_itself, code, words in (
-        (True, 130, b"interrupted: what was committed is in store"),
-        (False, 1, b"ended with code -9"),
+    words = ["pack", "a.jsonl", *OPTIONS, "--map", "waiting:wait"]
+    place: Any = {"log": tmp_path / "log", "environment": {"PYTHONPATH": str(tmp_path)}, "directory": tmp_path}
+    for process_itself, code, said in (
+        (True, 130, "interrupted: what was committed is in store"),
+        (False, 1, "ended with code -9"),
     ):
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
-        miller = miller_of(process)
+        process = commands.command(words, **place)
+        assert until(lambda: millers_of(process) != [], 30)  # noqa: B023 - called at once
         time.sleep(1.0)
         if process_itself:
             process.send_signal(signal.SIGINT)
         else:
-            miller.kill()
-        _, said = process.communicate(timeout=60)
-        assert (process.returncode, words in said) == (code, True), said
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert b"50 documents" in done.stdout + done.stderr
+            millers_of(process)[0].kill()
+        assert (process.wait(60), said in process.said) == (code, True), process.said
+    assert "50 documents" in commands.run(words, **place).said
 
 
-def miller_of(process: "subprocess.Popen[bytes]") -> psutil.Process:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        for child in psutil.Process(process.pid).children():
-            if "spawn_main" in " ".join(child.cmdline()):
-                return child
-        time.sleep(0.05)
-    pytest.fail("it has no processes")
+def millers_of(process: commands.Command) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
