@@ -156,7 +156,7 @@ class MemoryStream:
         plan = plan_topic(settings, stream.raw_topic)
         recipe = plan.recipes[stream]
         genesis = Genesis(stream.name, recipe, (0,) * len(blocks), settings.segment_blocks)
-        self.kafka, self.settings, self.stream, self.recipe = kafka, settings, stream, recipe
+        self.kafka, self.settings, self.stream, self.plan, self.recipe = kafka, settings, stream, plan, recipe
         self.name, self.control = stream.name, TopicPartition(stream.control_topic, 0)
         self.settled = Settled(stream, genesis, ControlLog(stream.name, genesis))
         kafka.append(stream.control_topic, 0, genesis.pack(), key=GENESIS_KEY)

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import os
-import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.app.sources.files import as_lines, warc_record, write_parquet
+from tests.app.sources.files import as_lines, write_parquet
+from tests.app.sources.formats.test_warc import page
 from tests.app.sources.reading import found_in, reading_of
-from tests.app.sources.test_sql import change
+from tests.app.sources.test_sql import QUERY, change, database
 from tests.app.sources.web import Web, serving
 from tests.app.tools.pack.packing import content, opened, pack_into, plan_of, require_equal, rows, small_settings
 from tokenmill.app.settings import Settings
@@ -213,32 +213,8 @@ def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
         read_slices((str(path), ""), [3], [10])
 
 
-Row = dict[str, Any]
-QUERY = "SELECT id, text FROM pages ORDER BY number"
 PAGE = "<html><head><title>no</title></head><body><nav>Home</nav><article><p>{}</p></article></body></html>"
-
-
-def database(path: Path, made: Sequence[Row]) -> str:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE pages (number INTEGER, id TEXT, text TEXT)")
-        connection.executemany(
-            "INSERT INTO pages VALUES (?, ?, ?)", [(number, row["id"], row["text"]) for number, row in enumerate(made)]
-        )
-    connection.close()
-    return f"sqlite:///{path}"
-
-
-def archive(path: Path, made: Sequence[Row]) -> Path:
-    head, kind = (
-        "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n",
-        "application/http; msgtype=response",
-    )
-    pages = [
-        warc_record("response", f"https://here/{number}", head + PAGE.format(row["text"]), kind)
-        for number, row in enumerate(made)
-    ]
-    path.write_bytes(b"".join(pages))
-    return path
+PAGES = [row["text"] for row in rows(40, 3, words=80)]
 
 
 class Scene:
@@ -248,9 +224,9 @@ class Scene:
         self.settings, self.other = (small_settings(folder / name) for name in ("store", "other"))
         self.how = replace(opened(self.settings, [])[0], extract=True)
         self._web = web
-        self.database = folder / "pages.db"
-        self._url = database(self.database, rows(60, 2))
-        self._pages = archive(folder / "c.warc", rows(40, 3, words=80))
+        self.database, self._archive = folder / "pages.db", folder / "c.warc"
+        self._url = database(self.database, 60)
+        self._archive.write_bytes(b"".join(page("text/html; charset=utf-8", PAGE.format(text)) for text in PAGES))
         self.local = folder / "local"
         self.local.mkdir()
         for number, source in enumerate(self.sources()):
@@ -259,7 +235,7 @@ class Scene:
 
     def sources(self) -> list[DocumentSource]:
         remote = find_sources([f"{self._web.address}/a.jsonl"], self.how)
-        return [*remote, SqlSource(self._url, QUERY, self.how), *find_sources([str(self._pages)], self.how)]
+        return [*remote, SqlSource(self._url, QUERY, self.how), *find_sources([str(self._archive)], self.how)]
 
     def packed(self, **plan: Any) -> PackSummary:
         return asyncio.run(pack(self.settings, self.sources(), self.how, plan_of(self.settings, ["them"], **plan)))
@@ -274,7 +250,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.slow
 def test_packed_is_what_files_of_the_same_documents_give(scene: Scene) -> None:
     texts = [json.loads(line)["text"] for line in (scene.local / "2.jsonl").read_bytes().splitlines()]
-    assert texts == [row["text"] for row in rows(40, 3, words=80)]
+    assert texts == PAGES
     assert scene.packed(flush=True).documents == 180
     assert pack_into(scene.other, sorted(scene.local.iterdir()), flush=True).documents == 180
     require_equal(content(scene.settings.store), content(scene.other.store))
@@ -283,11 +259,11 @@ def test_packed_is_what_files_of_the_same_documents_give(scene: Scene) -> None:
 @pytest.mark.needs("minutes")
 def test_a_pack_goes_on_in_what_is_no_file_and_refuses_what_changed(scene: Scene) -> None:
     assert scene.packed(limit=100).documents == 100
-    statement = "UPDATE pages SET text = '{}' WHERE number = 59"
+    statement = "UPDATE pages SET body = '{}' WHERE number = 59"
     change(scene.database, statement.format("other"))
     with pytest.raises(InputError, match=r"pages\.db has changed"):
         scene.packed()
-    change(scene.database, statement.format(rows(60, 2)[59]["text"]))
+    change(scene.database, statement.format("página 59"))
     rest = scene.packed(flush=True)
     assert (rest.before, rest.documents) == (100, 80)
     plan = plan_of(scene.settings, ["them"], flush=True)

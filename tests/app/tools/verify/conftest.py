@@ -10,12 +10,11 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from tests.app.segments.mirror.memory_kafka import MemoryKafka
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.conftest import TopicFactory
 from tests.service import Raw, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.kafka.clients import admin
-from tokenmill.app.kafka.control_log import ControlLog
-from tokenmill.app.kafka.control_topic import Settled, settle, settled_stream
+from tokenmill.app.kafka.control_topic import settle, settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
@@ -104,20 +103,12 @@ TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
 
 
-class MemoryVerification:
+class MemoryVerification(MemoryStream):
     """One chain: its raw topic, its token topic, and what may be milled of it."""
 
     def __init__(self, kafka: MemoryKafka, settings: Settings, texts: Sequence[bytes]) -> None:
-        (stream,) = settings.streams()
-        self.kafka, self.settings = kafka, settings
-        self.plan: RawTopicPlan = plan_topic(settings, stream.raw_topic)
-        self.recipe = self.plan.recipes[stream]
-        self.genesis = Genesis(stream.name, self.recipe, (0,), settings.segment_blocks)
-        self.settled = Settled(stream, self.genesis, ControlLog(stream.name, self.genesis))
-        self.raw = TopicPartition(stream.raw_topic, 0)
-        self.tokens = TopicPartition(stream.tokens_topic, 0)
-        kafka.logs[self.tokens] = []
-        kafka.logs[self.raw] = []
+        super().__init__(kafka, settings, [0])
+        self.raw, self.tokens = TopicPartition(self.stream.raw_topic, 0), TopicPartition(self.stream.tokens_topic, 0)
         for text in texts:
             kafka.append(self.raw.topic, self.raw.partition, text)
 
@@ -136,30 +127,31 @@ class MemoryVerification:
         self.kafka.send(self.tokens.topic, 0, messages)
 
     def store(self, messages: Sequence[Message]) -> Path:
-        return write_store(self.settings.store, self.genesis, messages)
+        return write_store(self.settings.store, self.settled.genesis, messages)
 
     def filled(self, blocks: int) -> Path:
         """Publish and store the messages of all records, of so many blocks each; return where the store is."""
         self.publish(self.milled(blocks))
         return self.store(self.milled(blocks))
 
-    async def check(
+    def task(
         self,
-        store: Path | None = None,
-        *,
         mark: StoreMark | None = None,
-        since: VerifiedChain | None = None,
-        ends: Path | None = None,
+        *,
         raw: tuple[int, int] | None = None,
         tokens: tuple[int, int] | None = None,
-    ) -> ChainResult:
-        """Verify the chain up to what is there now, unless a mark says otherwise; every record is sampled."""
-        name = self.settled.stream.name
+        since: VerifiedChain | None = None,
+        ends: Path | None = None,
+    ) -> ChainTask:
+        """Return the chain up to what is there now, unless a mark says otherwise."""
         raw = raw or (0, len(self.kafka.logs[self.raw]))
         tokens = tokens or (0, len(self.kafka.logs[self.tokens]))
-        marks = ChainMarks(name, 0, raw, tokens, mark or store_mark(store, name, 0))
-        ignored = self.settled.control.ignored
-        chain = ChainTask(self.genesis, self.tokens.topic, marks, ignored, since, ends)
+        marks = ChainMarks(self.name, 0, raw, tokens, mark)
+        return ChainTask(self.settled.genesis, self.tokens.topic, marks, self.settled.control.ignored, since, ends)
+
+    async def check(self, store: Path | None = None, *, mark: StoreMark | None = None, **bounds: Any) -> ChainResult:
+        """Verify such a `task`; every record is sampled."""
+        chain = self.task(mark or store_mark(store, self.name, 0), **bounds)
         sample = ReferenceSample(1, everything=True)
         task = PartitionTask(self.settings, None, frozenset(), [chain], store, sample)
         (result,) = await check_partition(task, lambda _: self.plan.stages, lambda _: None)

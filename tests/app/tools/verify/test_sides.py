@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
-from tests.app.tools.verify.conftest import TEXTS, MemoryVerification, miscounted
+from tests.app.tools.verify.conftest import MemoryVerification, miscounted
 from tests.store.chains import STREAM, fill, flip, make_chain, make_info, make_store, segment_of
 from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.tools.verify import sides
-from tokenmill.app.tools.verify.partition_check import ChainCheck, ChainTask
+from tokenmill.app.tools.verify.partition_check import ChainCheck
 from tokenmill.app.tools.verify.sides import (
     EVERY_BYTES,
     FIRST_BYTES,
@@ -29,7 +29,7 @@ from tokenmill.app.tools.verify.sides import (
     StoreSide,
     TokenTopic,
 )
-from tokenmill.app.tools.verify.verify_bounds import ChainMarks, StoreMark, VerifiedChain
+from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import BlockRun, ChainResult, VerifyDifference
 from tokenmill.documents import Record
 from tokenmill.store import Store
@@ -354,9 +354,7 @@ Change = Callable[[Sequence[Message]], Sequence[Message]]
 
 
 def check_of(stream: MemoryVerification) -> ChainCheck:
-    marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, 0), None)
-    task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList())
-    return ChainCheck(task, MemoryClient(stream.kafka), None)
+    return ChainCheck(stream.task(), MemoryClient(stream.kafka), None)
 
 
 def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:

@@ -43,7 +43,6 @@ from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row
 
 @pytest.fixture
 def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    stream.kafka.append(stream.settled.stream.control_topic, 0, b"genesis")
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 1, b"letter")
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 0, b"letter")
     asked: list[str] = []
@@ -79,7 +78,7 @@ class Topics(set[str]):
 async def test_marks_are_taken_against_the_datas_way(stream: MemoryVerification, asked: list[str]) -> None:
     """So each covers all that those before it were made of."""
     marks = await take_marks(stream.settings, [stream.settled], stream.filled(2))
-    names = stream.settled.stream
+    names = stream.stream
     of_topics = [names.tokens_topic, dead_letter_topic(names.raw_topic), names.raw_topic]
     assert asked == ["the store's eras", names.control_topic, "the store", *of_topics]
     (chain,) = marks.chains
@@ -105,7 +104,7 @@ async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: Memor
         (2, (0, 5), (0, 0), None),
     ]
     assert marks.dead_letters == {}
-    assert marks.eras[stream.settled.stream.name].store is None
+    assert marks.eras[stream.name].store is None
 
     for partition in (0, 1):
         del logs[TopicPartition(stream.tokens.topic, partition)]
@@ -114,7 +113,7 @@ async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: Memor
 
 
 def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, tmp_path: Path) -> None:
-    store, name = stream.filled(2), stream.settled.stream.name
+    store, name = stream.filled(2), stream.name
     assert store_mark(None, name, 0) is None
     assert store_mark(tmp_path, name, 0) == StoreMark(0, 0), "it has no such stream"
     assert store_mark(store, name, 0) == StoreMark(0, 45)
