@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -42,18 +43,13 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self, *contents: bytes, readme: bytes = b"") -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.readme = readme
-        self.commits = {f"{number:040x}": content for number, content in enumerate(contents, 1)}
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        card = {README: readme} if readme else {}
+        self.commits = {f"{number:040x}": {FILE: content, **card} for number, content in enumerate(contents, 1)}
         self.newest = 0
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def commit(self, revision: str | None) -> str | None:
-        newest = [*self.commits][min(self.newest, len(self.commits) - 1)]
-        found = newest if revision in (None, "main") else revision
-        return found if found in self.commits else None
+    def commit(self, revision: str) -> str:
+        return [*self.commits][min(self.newest, len(self.commits) - 1)] if revision == "main" else revision
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -61,63 +57,46 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if path == _OLD or path.startswith(f"{_OLD}/revision/"):
-            self._answer(307, b"", {"Location": path.replace(_OLD, _API, 1)})
-        elif path in (_API, f"{_API}/revision/main"):
-            commit = self.server.commit(None)
-            self.server.newest += 1
-            self._json({"id": NAME, "sha": commit})
-        elif path.startswith(f"{_API}/revision/"):
-            commit = self.server.commit(path.rpartition("/")[2])
-            self._json({"id": NAME, "sha": commit} if commit else None)
-        elif path.startswith(f"{_API}/tree/"):
-            revision, _, folder = path.removeprefix(f"{_API}/tree/").partition("/")
-            self._json(None if folder else self._files(revision))
-        else:
-            self._file(path)
-
-    do_HEAD = do_GET  # noqa: N815 - the library's names
-
-    def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        path = unquote(urlsplit(self.path).path)
-        wanted = self._files(path.removeprefix(f"{_API}/paths-info/"))
-        self._json([file for file in wanted or [] if str(file["path"]) in unquote_plus(asked)])
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-    def _files(self, revision: str) -> list[dict[str, object]] | None:
-        commit = self.server.commit(revision)
-        if commit is None:
-            return None
-        sizes = {FILE: len(self.server.commits[commit]), README: len(self.server.readme)}
-        return [{"type": "file", "path": file, "size": size, "oid": commit} for file, size in sizes.items() if size]
-
-    def _file(self, path: str) -> None:
-        revision, _, name = path.removeprefix(f"/datasets/{NAME}/resolve/").partition("/")
-        commit = self.server.commit(revision)
-        body = {FILE: self.server.commits.get(commit or "", b""), README: self.server.readme}.get(name)
-        if commit and body:
-            self._answer(200, body, {"X-Repo-Commit": commit, "ETag": f'"{commit}-{name}"'})
-        else:
-            own = tuple(f"{_API}/{kind}/" for kind in ("revision", "tree", "paths-info"))
-            other = path.startswith("/api/datasets/") and not path.startswith(own)
-            self._answer(404, b"", {"X-Error-Code": "RepoNotFound" if other else "EntryNotFound"})
-
-    def _json(self, found: object) -> None:
-        if found is None:
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
-        else:
-            self._answer(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        asked = unquote_plus(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+        try:
+            status, body, headers = self._found(path, asked)
+        except KeyError:
+            other = path.startswith("/api/datasets/") and not path.startswith(f"{_API}/")
+            status, body, headers = 404, b"", {"X-Error-Code": "RepoNotFound" if other else "EntryNotFound"}
         self.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    do_HEAD = do_POST = do_GET  # noqa: N815 - the library's names
+
+    def _found(self, path: str, asked: str) -> tuple[int, bytes, dict[str, str]]:
+        """Return status, body and headers; raises KeyError for what is not there."""
+        if path == _OLD or path.startswith(f"{_OLD}/revision/"):
+            return 307, b"", {"Location": path.replace(_OLD, _API, 1)}
+        path = f"{_API}/revision/main" if path == _API else path
+        parts = re.fullmatch(rf"(?:{_API}/(revision|tree|paths-info)|/datasets/{NAME}/resolve)/([^/]+)/?(.*)", path)
+        if parts is None:
+            raise KeyError(path)
+        kind, revision, name = parts.groups()
+        commit = self.server.commit(revision)
+        files = self.server.commits[commit]
+        if kind is None:
+            return 200, files[name], {"X-Repo-Commit": commit, "ETag": f'"{commit}-{name}"'}
+        if name:
+            raise KeyError(name)  # there are no folders
+        found: object = {"id": NAME, "sha": commit}
+        if kind == "revision":
+            self.server.newest += revision == "main"
+        else:
+            wanted = {name: data for name, data in files.items() if kind == "tree" or name in asked}
+            found = [{"type": "file", "path": name, "size": len(data), "oid": commit} for name, data in wanted.items()]
+        return 200, json.dumps(found).encode(), {"Content-Type": "application/json"}
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]

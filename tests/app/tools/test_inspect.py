@@ -21,7 +21,6 @@ from tests.app.tools.verify.conftest import settle_streams
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.oracle import read_topic
 from tests.milled import SPLITS, Milled, all_in_eras, head, records
-from tests.milled_store import kept_tokens
 from tests.mills import RECIPE
 from tests.service import Raw, Service, equal_files, in_own_loop, mirror_once, raw_records, send, service_settings
 from tests.store.chains import flip
@@ -46,9 +45,8 @@ from tokenmill.app.tools.inspect.record_ledger import (
 from tokenmill.app.tools.inspect.reports import inspect_message, inspect_segments, inspect_stream
 from tokenmill.app.tools.inspect.tracing import RejectedDocument, passing_records, read_rejected, trace_block
 from tokenmill.app.tools.verify import verify
-from tokenmill.consumers import Documents
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, InputError, TopicError
-from tokenmill.recipe import Genesis, Recipe
+from tokenmill.recipe import Genesis
 from tokenmill.samples.sequence import Position, SequenceId
 from tokenmill.store import open_partition, read_stream
 from tokenmill.wire.pieces import decode_entry, split_references
@@ -562,7 +560,6 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     with pytest.raises(FingerprintError, match=rf"packing: the stream has {name} \(.*\), here concat"):
         in_own_loop(lambda: settle(other, stream, plan.recipes[stream], plan.tokenizer.content))
 
-    require_documents(settings, plan_topic(settings, settings.raw_topics[0]).recipes[stream])
     require_traced(settings, tmp_path / "state.json", shown)
     published = head(settings, stream.name, 1)
     assert published is not None
@@ -572,30 +569,6 @@ def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
     with pytest.raises(InputError, match=f"offset {offset} of .* or is past it"):
         in_own_loop(lambda: skip(settings, settings.raw_topics[0], 1, int(offset)))
     require_restored(settings, tmp_path, shown)
-
-
-def require_documents(settings: Settings, recipe: Recipe) -> None:
-    """Check that the documents are the records' texts, each token once: those before the flush, and perhaps later."""
-    (stream,) = settings.streams()
-    wanted: dict[tuple[int, int], list[int]] = {}
-    flushed: dict[int, int] = {}
-    for partition, sent in enumerate(raw_records(settings, settings.raw_topics[0])):
-        flushed[partition] = next(record.offset for record in sent if record.headers)
-        for record in sent:
-            if record.value and b"\xff" not in record.value:
-                text = json.loads(record.value)["text"] if record.value.startswith(b"{") else record.value.decode()
-                tokens = kept_tokens(list(text.encode()), recipe) if text else []
-                wanted |= {(partition, record.offset): tokens} if tokens else {}
-    documents = Documents(settings.store, stream.name)
-    found = {(one.partition, one.offset): one.tokens.tolist() for one in documents}
-    assert found == {place: wanted[place] for place in found}
-    assert len(found) == len(documents)
-    for partition, offset in set(wanted) - set(found):
-        if offset < flushed[partition]:  # with `fit`, what ends with a block may have a rest in an open one
-            reader = open_partition(settings.store, stream.name, partition)
-            pieces = [piece for number in range(reader.blocks) for piece in reader.documents(number)]
-            ends = [piece.stop for piece in pieces if piece.offset == offset and piece.position >= 0]
-            assert (recipe.packing, ends[-1]) == ("fit", recipe.block_tokens)
 
 
 def require_traced(settings: Settings, state: Path, shown: Callable[..., str]) -> None:
