@@ -178,9 +178,7 @@ def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_is_asked_of_topics_says_that_a_bucket_may_hold_what_is_in_none(
-    store: Path, address: str, tmp_path: Path, run: Run
-) -> None:
+def test_what_came_from_a_bucket_may_be_in_no_topic(store: Path, address: str, tmp_path: Path, run: Run) -> None:
     """Nothing in a copy says whether files or a topic were packed."""
     copied(tmp_path / "copy", Bucket.open(address))
     for at, is_copy in ((tmp_path / "copy", True), (address, True), (store, False)):

@@ -269,9 +269,7 @@ def test_a_pipe_is_what_a_file_would_be(data: bytes) -> None:
         (b"ein Text f\xc3", "unexpected end of data"),
     ],
 )
-def test_bytes_that_are_no_text_are_refused_and_no_encoding_is_made_up_for_them(
-    data: bytes, why: str, tmp_path: Path
-) -> None:
+def test_bytes_that_are_no_text_are_refused_and_no_encoding_is_made_up(data: bytes, why: str, tmp_path: Path) -> None:
     (tmp_path / "000000_0").write_bytes(data)
     with ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", data)

@@ -139,9 +139,7 @@ except SystemExit as ended:
     ids=["produce", "try", "where it is wanted"],
 )
 @pytest.mark.cases(1)
-def test_a_command_loads_no_torch_for_rows_of_text(
-    tmp_path: Path, command: list[str], said: str | None, ended: str
-) -> None:
+def test_no_torch_is_loaded_for_rows_of_text(tmp_path: Path, command: list[str], said: str | None, ended: str) -> None:
     """It takes seconds. The environment may want it, and is afterwards as it was."""
     (tmp_path / "rows").mkdir()
     write_jsonl(tmp_path / "rows" / "train.jsonl", ROWS)

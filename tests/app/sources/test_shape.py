@@ -81,9 +81,7 @@ def test_a_decoder_of_the_users_own_gets_objects_as_they_are() -> None:
     number=st.integers(1, 10**9),
     id_field=st.sampled_from(["id", "meta.id", 'a."b.c"']),
 )
-def test_the_mill_sees_the_place_as_id_and_all_else_as_it_was(
-    row: dict[str, Any], name: str, number: int, id_field: str
-) -> None:
+def test_the_mill_sees_a_place_as_id_and_no_change(row: dict[str, Any], name: str, number: int, id_field: str) -> None:
     settings = Settings(id_field=id_field, metadata_fields=("lang",))
     row |= {"text": "a", "lang": "de"}
     shape = shape_for(settings.for_topic("raw"), settings.max_record_bytes)

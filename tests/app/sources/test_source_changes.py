@@ -192,9 +192,7 @@ def test_a_file_that_is_no_file_of_lines_never_grows_and_many_changes_are_told_i
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), lines, max_size=4), min_size=2, max_size=4))
 @pytest.mark.slow
-def test_parts_send_each_line_that_was_added_once(
-    tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, bytes]]
-) -> None:
+def test_parts_send_added_lines_once(tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, bytes]]) -> None:
     folder = Folder(tmp_path_factory.mktemp("in"))
     held: dict[str, bytes] = {}
     known: list[KnownSource] = []

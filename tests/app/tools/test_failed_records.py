@@ -124,9 +124,7 @@ def test_repaired_records_go_back_and_are_milled(
     assert (again["sent"], again["sent_before"], again["dry_run"]) == (1, 0, True)
 
 
-def test_letters_of_produce_are_listed_counted_shown_and_resent(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_letters_of_produce_are_listed_shown_and_resent(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     name = topic(2)
     settings = with_topics(broker, name)
     file = tmp_path / "a.jsonl"
@@ -165,9 +163,7 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
     assert [(d.partition, d.offset) for d in differences] == [(0, 2)], "no letter of produce is taken for a record's"
 
 
-def test_a_cut_letter_goes_back_with_a_value_that_a_person_gives(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_a_cut_letter_goes_back_with_a_value_that_is_given(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     name = topic()
     settings, place, value = with_topics(broker, name), f"{name}/0/3", tmp_path / "value"
     headers = encode_dead_letter(RecordPlace(name, 0, 3), reason="too_large", detail="", timestamp=1)
@@ -303,9 +299,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.parametrize(("offset", "asked"), [(2, []), (3, []), (4, [0]), (6, [0]), (7, [0, 1]), (12, [0, 1])])
-async def test_a_record_is_skipped_by_the_mills_that_have_not_passed_it(
-    world: World, offset: int, asked: list[int]
-) -> None:
+async def test_a_record_is_skipped_by_mills_that_did_not_pass_it(world: World, offset: int, asked: list[int]) -> None:
     world.stream(sequence_length=3).send(0, 5)
     world.stream("-v2", sequence_length=6).send(0, 8)
     names = [stream.stream.name for stream in world.streams]
@@ -523,9 +517,7 @@ ORDERS += [[(0, 1), (1, 2), (2, 3), (2, 3), (3, 6)], [(2, 4), (0, 2), (4, 5), (1
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("junk", [None, 0, 3])
-def test_a_token_topic_gives_the_blocks_that_are_asked_for(
-    world: World, order: list[tuple[int, int]], junk: int | None
-) -> None:
+def test_a_token_topic_gives_the_blocks_asked_for(world: World, order: list[tuple[int, int]], junk: int | None) -> None:
     stream = world.stream()
     topic = stream.stream.tokens_topic
     for place, (first, end) in enumerate(order):

@@ -120,9 +120,7 @@ async def test_messages_of_all_kinds_are_told(milled: Milled) -> None:
         await inspect_message(milled.settings, topic, 0, 5000)
 
 
-async def test_a_record_is_told_also_where_its_verdicts_cannot_be_read(
-    milled: Milled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_record_is_told_where_verdicts_cannot_be_read(milled: Milled, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a domain is halted: a note says why."""
 
     async def two_histories(_settings: Settings, _place: object) -> None:
@@ -212,9 +210,7 @@ async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:
     assert sum((stream.totals.dead_lettered for stream in ledger.streams), Counter[str]()) == {"invalid_utf8": 3}
 
 
-def test_the_tail_says_why_a_document_is_left_out_and_which_tokens_a_kept_one_became(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_the_tail_says_what_becomes_of_documents(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """Before any mill has come to it: of a kept document, a filtered one and a dead letter; with --json the same."""
     raw, steps = topic(), ({"name": "length", "min_words": 3},)
     settings = service_settings(broker, raw, tmp_path, splits={"train": 1000}, steps=steps)
@@ -516,9 +512,7 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.needs("minutes")
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_stream_of_another_packing_is_milled_and_looked_at_like_any(
-    name: str, broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_streams_of_other_packings_are_like_any(name: str, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     shape, parameters = SHAPES[name]
     shape = {**shape, "packing": {"name": name, **parameters}}
     settings = service_settings(broker, topic(2), tmp_path, splits={"train": 1}, **shape)

@@ -180,9 +180,7 @@ def test_what_nothing_gives_back_is_named_and_the_rest_mended(whole: Store, stor
         reader.read(4)
 
 
-def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(
-    whole: Store, store: Store, tmp_path: Path
-) -> None:
+def test_another_store_gives_blocks_back_even_if_damaged_itself(whole: Store, store: Store, tmp_path: Path) -> None:
     info = make_info(segment_blocks=6)
     other = make_store(tmp_path / "other", info)
     fill(other, info, CHAIN, [22])
@@ -255,9 +253,7 @@ DAMAGES: dict[str, Callable[[Store], None]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.slow
 @pytest.mark.cases(1)
-def test_a_repair_that_is_killed_anywhere_goes_on(
-    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_a_killed_repair_goes_on(whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """At any call that changes something; once a rebuilt segment is ready, no donor is needed any more."""
     names, ready = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir"), 0
     for calls in count(1):
@@ -294,9 +290,7 @@ def test_a_reader_goes_on_behind_a_rebuilt_commit_log(store: Store) -> None:
         assert reader.gather(range(end)).tobytes() == tokens_of(right, INFO)[:end].tobytes()
 
 
-def test_a_reader_sees_the_repair_without_being_opened_again(
-    whole: Store, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_reader_sees_the_repair(whole: Store, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_LOOK_SECONDS", "_LOOK_SHARE"):
         monkeypatch.setattr(maps, name, 0)  # whether a file is what it was, each time that it is read
     readers = [open_partition(store.path, STREAM, 0, check=True) for _ in range(2)]

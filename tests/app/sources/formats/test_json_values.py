@@ -36,9 +36,7 @@ def parsed(found: list[Content]) -> list[Any]:
 
 
 @given(documents=st.lists(json_documents), indent=st.sampled_from([None, 1]), block=st.integers(1, 9), data=st.data())
-def test_an_array_is_cut_into_its_elements(
-    documents: list[Any], indent: int | None, block: int, data: st.DataObject
-) -> None:
+def test_an_array_is_cut_into_values(documents: list[Any], indent: int | None, block: int, data: st.DataObject) -> None:
     whole = json.dumps(documents, indent=indent, ensure_ascii=False).encode()
     start = data.draw(st.integers(0, len(documents)))
     assert parsed(read(whole, block=block)) == documents
@@ -190,9 +188,7 @@ def test_damage_on_a_line_loses_no_other(documents: list[Any], maker: str, data:
 
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":', b'{"a":[\n', b'{"a":[{},\n'])
 @pytest.mark.cases(2)
-def test_endless_brackets_cost_time_and_memory_for_their_bytes_alone(
-    bracket: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_brackets_cost_no_more_than_their_bytes(bracket: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = count()
     own = json_values._Scan._next
 

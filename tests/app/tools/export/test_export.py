@@ -243,9 +243,7 @@ def assert_whole(to: FormatChoice, out: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.cases(1)
-def test_a_run_that_is_killed_anywhere_leaves_nothing_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: FormatChoice
-) -> None:
+def test_a_killed_run_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: FormatChoice) -> None:
     milled = milled_store(tmp_path / "store", records=10)
     export(milled.path, STREAM, tmp_path / "whole", to=to, what="documents")
     wanted = bytes_of(tmp_path / "whole")
@@ -370,9 +368,7 @@ def test_a_stream_without_a_sealed_segment_says_what_to_do(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_a_full_disk_is_named_and_the_same_call_goes_on(
-    tmp_path: Path, store: MilledStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_after_a_full_disk(tmp_path: Path, store: MilledStore, monkeypatch: pytest.MonkeyPatch) -> None:
     sync, left = os.fsync, [30]
 
     def full(descriptor: int) -> None:

@@ -77,9 +77,7 @@ def verified(settings: Settings, paths: list[Path], *, everything: bool = False,
     return asyncio.run(verify_pack(settings, sources, reading, plan_of(settings, paths, **plan), sample=sample))
 
 
-def test_a_store_that_was_packed_by_earlier_rules_is_packed_on_by_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_earlier_rules_is_packed_on_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its stream was made with decides, also where a step has other rules since."""
     paths = corpus(tmp_path, rows(40))
     settings = small_settings(tmp_path / "store", steps=[{"name": "language", "label_only": True}])

@@ -106,9 +106,7 @@ def test_lines_in_parts_are_the_lines_of_the_file(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"where": ()}, {"metadata_fields": ("lang", "score"), "key": "score"}])
-def test_row_groups_are_the_rows_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-) -> None:
+def test_row_groups_are_all_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
     monkeypatch.setattr(source_module, "CHUNK_BYTES", 500)
     path = tmp_path / "a.parquet"
@@ -174,9 +172,7 @@ def test_slices_are_read_whether_they_are_dense_or_sparse(directory: Path, data:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_what_is_put_in_the_place_of_a_file_that_was_found_is_not_read_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_no_part_is_read_of_what_replaces_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
     """A link out of the folder would put into the store what was never meant to be there; whenever it is put there."""
     monkeypatch.setattr(parted_sources, "LEAST_BYTES", 0)
     reading, outside, file = reading_of(), tmp_path / "secret", tmp_path / "folder" / f"a.{suffix}"

@@ -80,9 +80,7 @@ CELLS = st.sampled_from(["a", "Mühle", 'quo"te', "two\nlines", "", ",", "x" * 2
     lines=st.lists(LINES, max_size=30), least=st.integers(1, 120), chunk=st.integers(1, 60), piece=st.integers(1, 99)
 )
 @example(lines=[b"x" * 280, b'{"text": "a"}', b"\r"], least=1, chunk=1, piece=1)
-def test_parts_of_lines_are_the_lines(
-    directory: Path, *, lines: list[bytes], least: int, chunk: int, piece: int
-) -> None:
+def test_parts_have_all_the_lines(directory: Path, *, lines: list[bytes], least: int, chunk: int, piece: int) -> None:
     path = directory / "a.jsonl"
     path.write_bytes(b"\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
@@ -230,9 +228,7 @@ def sent(settings: Settings, raw: str) -> Counter[bytes]:
 
 @pytest.mark.needs("minutes")
 @pytest.mark.timeout(240)
-def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_parts_are_sent_once_though_a_worker_is_killed(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
     raw = topic(2)
     files = tmp_path / "files"
     files.mkdir()
@@ -265,9 +261,7 @@ def test_large_files_are_sent_in_parts_once_though_a_worker_is_killed(
 
 @pytest.mark.needs("minutes")
 @pytest.mark.timeout(240)
-def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
+def test_another_cluster_sends_what_one_that_went_left(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
     raw = topic(2)
     lines = documents(tmp_path / "files")
     with cluster(tmp_path) as (process, address, _):

@@ -281,9 +281,7 @@ def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytes
     assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
 
 
-def test_notes_of_earlier_parts_are_forgotten_and_those_that_are_not_whole_refused(
-    tmp_path: Path, small: pytest.MonkeyPatch
-) -> None:
+def test_notes_of_earlier_parts_are_forgotten_and_half_ones_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """A compacted topic holds one head and one list of sources for each run."""
     some = done(tmp_path, small)
     for _ in range(3):
@@ -394,9 +392,7 @@ def test_no_mark_passes_a_dead_letter_that_was_refused(tmp_path: Path, small: py
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
-    tmp_path: Path, small: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_late_note_of_a_killed_call_is_refused(tmp_path: Path, small: pytest.MonkeyPatch, seed: int) -> None:
     """Else the next call would believe that the run began where the killed one saw it begin, and send all again."""
     small.setattr("tests.app.tools.produce.scripted_kafka.SELDOM", 0)
     some = world(tmp_path, small, seed)

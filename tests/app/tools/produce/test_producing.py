@@ -71,9 +71,7 @@ def test_every_partition_gets_of_what_alternates(count: int, period: int) -> Non
         assert long == pytest.approx([1000 / period] * count, abs=5 * (1000 / period) ** 0.5)
 
 
-async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
+async def test_what_conditions_leave_out_is_counted(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
     """It takes no numbers, so documents are spread evenly; the bar's end is in the summary from the start."""
     raw = topic(2)
     lines = jsonl(tmp_path / "a.jsonl", 100)
@@ -412,9 +410,7 @@ async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactor
     assert await content_of(settings, raw, 3) == [*dealt(lines, 2), []]
 
 
-async def test_what_ended_at_a_bad_line_goes_on_without_it(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
+async def test_a_run_that_a_bad_line_ended_goes_on(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
     raw = topic()
     lines = jsonl(tmp_path / "a.jsonl", 10)
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:4], b"[]", *lines[4:]]))

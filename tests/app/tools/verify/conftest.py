@@ -103,7 +103,7 @@ TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
 
 
-class MemoryVerification(MemoryStream):
+class OneChain(MemoryStream):
     """One chain: its raw topic, its token topic, and what may be milled of it."""
 
     def __init__(self, kafka: MemoryKafka, settings: Settings, texts: Sequence[bytes]) -> None:
@@ -209,5 +209,5 @@ def tiny_settings(directory: Path, **others: Any) -> Settings:
 
 
 @pytest.fixture
-def stream(kafka: MemoryKafka, tmp_path: Path) -> MemoryVerification:
-    return MemoryVerification(kafka, tiny_settings(tmp_path), TEXTS)
+def stream(kafka: MemoryKafka, tmp_path: Path) -> OneChain:
+    return OneChain(kafka, tiny_settings(tmp_path), TEXTS)

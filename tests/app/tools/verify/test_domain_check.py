@@ -118,9 +118,7 @@ def test_all_that_was_judged_is_judged_again(write: Write) -> None:
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("also_verdicts", [False, True])
-def test_behind_what_retention_has_removed_verdicts_are_judged_again_from_a_whole_window_on(
-    write: Write, *, also_verdicts: bool
-) -> None:
+def test_behind_retention_verdicts_are_judged_again_from_a_whole_window(write: Write, *, also_verdicts: bool) -> None:
     def flip(verdicts: Verdicts, _: object) -> None:
         last = verdicts[0, 0][-1]
         verdicts[0, 0][-1] = replace(last, kinds=last.kinds + 1)

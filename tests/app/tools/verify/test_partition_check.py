@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
-from tests.app.tools.verify.conftest import TEXTS, MemoryVerification, miscounted, new_chain, tiny_settings
+from tests.app.tools.verify.conftest import TEXTS, OneChain, miscounted, new_chain, tiny_settings
 from tests.commands import die_while_starting
 from tests.store.chains import flip
 from tokenmill.app import processes
@@ -180,7 +180,7 @@ def opened(message: Message) -> Message:
     return replace(message, open_tokens=bytes([message.open_tokens[0] ^ 1]) + bytes(message.open_tokens[1:]))
 
 
-async def test_a_chain_that_is_right_is_equal_and_remembered(stream: MemoryVerification) -> None:
+async def test_a_chain_that_is_right_is_equal_and_remembered(stream: OneChain) -> None:
     store = stream.filled(3)
     result = await stream.check(store)
     assert (result.differences, result.notes) == ([], [])
@@ -196,7 +196,7 @@ async def test_a_chain_that_is_right_is_equal_and_remembered(stream: MemoryVerif
 async def test_what_stands_around_documents_is_compared(kafka: MemoryKafka, tmp_path: Path) -> None:
     """Also what a flush fills a block with, where no token ends a document; another padding is a difference."""
     settings = tiny_settings(tmp_path, begin_of_document=2, end_of_document="none", padding=3)
-    stream = MemoryVerification(kafka, settings, [b"abcd"])
+    stream = OneChain(kafka, settings, [b"abcd"])
     kafka.append(stream.raw.topic, 0, None, headers=[FLUSH_HEADER])
     first, last = stream.milled(1)[:2]
     assert (bytes(first.tokens), bytes(last.tokens)) == (b"\2abc", b"d\3\3\3")
@@ -212,7 +212,7 @@ async def test_what_stands_around_documents_is_compared(kafka: MemoryKafka, tmp_
 
 
 @pytest.mark.parametrize("records", [1, 2, 5, 11])
-async def test_a_carry_in_the_middle_is_compared(stream: MemoryVerification, records: int) -> None:
+async def test_a_carry_in_the_middle_is_compared(stream: OneChain, records: int) -> None:
     stream.publish(stream.milled(1, slice(records)))
     stream.publish(stream.milled(1)[records * 15 // 4 :])
     result = await stream.check()
@@ -232,7 +232,7 @@ CHANGES: Sequence[tuple[str, int, Callable[[Message], Message], tuple[str, int]]
 
 @pytest.mark.parametrize(("which", "change", "wanted"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES])
 async def test_an_account_that_is_wrong_is_named_and_not_remembered(
-    stream: MemoryVerification, which: int, change: Callable[[Message], Message], wanted: tuple[str, int]
+    stream: OneChain, which: int, change: Callable[[Message], Message], wanted: tuple[str, int]
 ) -> None:
     """Of carries as of messages, whose blocks are right all the same."""
     stream.kafka.append(stream.raw.topic, stream.raw.partition, b"ab")  # so that a block is open at the end
@@ -244,7 +244,7 @@ async def test_an_account_that_is_wrong_is_named_and_not_remembered(
     assert result.verified is None or result.verified.carry.first <= wanted[1]
 
 
-async def test_what_stands_wrongly_in_the_topic_is_named(stream: MemoryVerification) -> None:
+async def test_what_stands_wrongly_in_the_topic_is_named(stream: OneChain) -> None:
     sent = stream.milled(2)[:4]
     stream.publish([*sent, *sent[1:3]])
     result = await stream.check()
@@ -257,7 +257,7 @@ async def test_what_stands_wrongly_in_the_topic_is_named(stream: MemoryVerificat
     assert (named(result), result.lost) == ([("topic", "missing", 2)], 4)
 
 
-async def test_another_history_is_different(stream: MemoryVerification) -> None:
+async def test_another_history_is_different(stream: OneChain) -> None:
     """It hashes to what it says, message after message; the first block that the records do not make is named."""
     records = stream.kafka.logs[stream.raw]
     right = records[5]
@@ -271,7 +271,7 @@ async def test_another_history_is_different(stream: MemoryVerification) -> None:
 
 
 @pytest.mark.parametrize("where", ["topic", "store"])
-async def test_blocks_that_the_source_does_not_make_are_extra(stream: MemoryVerification, where: str) -> None:
+async def test_blocks_that_the_source_does_not_make_are_extra(stream: OneChain, where: str) -> None:
     sent = stream.milled(1)[:BLOCKS]
     own = stream.milled(1, slice(5))[:-1]
     stream.publish(sent if where == "topic" else own)
@@ -282,7 +282,7 @@ async def test_blocks_that_the_source_does_not_make_are_extra(stream: MemoryVeri
 
 
 @pytest.mark.parametrize("behind", ["topic", "store", "neither"])
-async def test_no_more_is_remembered_than_both_sides_hold(stream: MemoryVerification, behind: str) -> None:
+async def test_no_more_is_remembered_than_both_sides_hold(stream: OneChain, behind: str) -> None:
     """What has yet to come must be looked at the next time."""
     sent = stream.milled(1)[:BLOCKS]
     held = {side: 20 if side == behind else BLOCKS for side in ("topic", "store")}
@@ -297,14 +297,14 @@ async def test_no_more_is_remembered_than_both_sides_hold(stream: MemoryVerifica
     assert (result.behind, result.store_behind) == (BLOCKS - held["topic"], BLOCKS - held["store"])
 
 
-def damage(stream: MemoryVerification, block: int) -> None:
+def damage(stream: OneChain, block: int) -> None:
     """Flip a bit of a block in the store, whose segments have four each."""
     path = stream.settings.store / stream.name / "0" / f"{block - block % 4:012}.bin"
     flip(path, block % 4 * stream.recipe.block_bytes)
 
 
 @pytest.mark.parametrize("damaged", [3, BLOCKS - 1])
-async def test_a_store_that_is_damaged_is_not_remembered(stream: MemoryVerification, damaged: int) -> None:
+async def test_a_store_that_is_damaged_is_not_remembered(stream: OneChain, damaged: int) -> None:
     store = stream.filled(2)
     damage(stream, damaged)
     result = await stream.check(store)
@@ -313,7 +313,7 @@ async def test_a_store_that_is_damaged_is_not_remembered(stream: MemoryVerificat
     assert result.verified is None or result.verified.carry.first <= damaged
 
 
-async def test_a_store_that_cannot_be_read_is_named_and_left(stream: MemoryVerification) -> None:
+async def test_a_store_that_cannot_be_read_is_named_and_left(stream: OneChain) -> None:
     stream.publish(stream.milled(2))
     result = await stream.check(stream.settings.store, mark=StoreMark(0, 0, "it is no store"))
     assert [(found.side, found.kind, found.text) for found in result.differences] == [
@@ -322,7 +322,7 @@ async def test_a_store_that_cannot_be_read_is_named_and_left(stream: MemoryVerif
     assert (result.topic_equal, result.verified) == (BLOCKS, None)
 
 
-async def test_a_topic_that_lost_its_end_is_named(stream: MemoryVerification) -> None:
+async def test_a_topic_that_lost_its_end_is_named(stream: OneChain) -> None:
     sent = stream.milled(1)[:BLOCKS]
     stream.publish(sent[:-1])
     store = stream.store(sent)
@@ -333,9 +333,7 @@ async def test_a_topic_that_lost_its_end_is_named(stream: MemoryVerification) ->
 
 
 @pytest.mark.parametrize("damaged", [None, 21])
-async def test_topic_and_store_are_held_against_each_other_where_the_source_is_gone(
-    stream: MemoryVerification, damaged: int | None
-) -> None:
+async def test_topic_and_store_are_compared_where_the_source_is_gone(stream: OneChain, damaged: int | None) -> None:
     """Block for block; the note says which records are gone."""
     store = stream.filled(2)
     if damaged is not None:
@@ -350,9 +348,7 @@ async def test_topic_and_store_are_held_against_each_other_where_the_source_is_g
     assert result.era_ends == 1
 
 
-async def test_dead_letters_are_asked_for_up_to_what_was_published(
-    kafka: MemoryKafka, stream: MemoryVerification
-) -> None:
+async def test_dead_letters_are_asked_for_up_to_what_was_published(kafka: MemoryKafka, stream: OneChain) -> None:
     """From where the verification begins; a record behind the last cursor may have none yet."""
     kafka.logs[stream.raw] = []
     bad = b"\xff\xfe"
@@ -366,7 +362,7 @@ async def test_dead_letters_are_asked_for_up_to_what_was_published(
     assert (list(rest.dead_letters), rest.since, rest.differences) == ([3], 2, [])
 
 
-async def test_a_late_carry_from_before_the_beginning_is_passed_over(stream: MemoryVerification) -> None:
+async def test_a_late_carry_from_before_the_beginning_is_passed_over(stream: OneChain) -> None:
     """A writer that resumed wrote it; what stands where the verification begins counts."""
     stream.publish([*stream.milled(1, slice(4))[:-1], stream.carry_after(2), stream.carry_after(4)])
     stream.publish(stream.milled(1)[15:])
@@ -377,7 +373,7 @@ async def test_a_late_carry_from_before_the_beginning_is_passed_over(stream: Mem
     assert result.verified.carry.first == BLOCKS
 
 
-def ends_of(stream: MemoryVerification, stops: Sequence[int], wrong: int | None = None) -> Path:
+def ends_of(stream: OneChain, stops: Sequence[int], wrong: int | None = None) -> Path:
     """Lay down eras that end before these blocks; one of them with another hash."""
     hashes = {message.end: message.after for message in stream.milled(1)}
     files = EraEndsFiles(stream.settings.store.parent / f"ends {wrong}")
@@ -389,9 +385,7 @@ def ends_of(stream: MemoryVerification, stops: Sequence[int], wrong: int | None 
 
 @pytest.mark.parametrize("wrong", [None, 4, 8, 20, BLOCKS])
 @pytest.mark.parametrize("store", [False, True])
-async def test_ends_of_eras_are_held_against_every_block(
-    stream: MemoryVerification, wrong: int | None, *, store: bool
-) -> None:
+async def test_ends_of_eras_are_held_against_every_block(stream: OneChain, wrong: int | None, *, store: bool) -> None:
     """Those that pass, and those below where the verification began: by the store, or by one message."""
     path = stream.filled(3)
     stops = [4, 8, 20, BLOCKS]
@@ -404,9 +398,7 @@ async def test_ends_of_eras_are_held_against_every_block(
 
 
 @pytest.mark.parametrize(("stop", "missing"), [(20, False), (21, True), (22, True)])
-async def test_an_era_of_blocks_that_the_topic_lacks_is_named(
-    stream: MemoryVerification, stop: int, *, missing: bool
-) -> None:
+async def test_an_era_of_blocks_that_the_topic_lacks_is_named(stream: OneChain, stop: int, *, missing: bool) -> None:
     sent = stream.milled(1)[:BLOCKS]
     stream.publish(sent[:20])
     result = await stream.check(ends=ends_of(stream, [8, stop]))
@@ -415,7 +407,7 @@ async def test_an_era_of_blocks_that_the_topic_lacks_is_named(
     assert result.era_ends == (1 if missing else 2)
 
 
-async def test_ends_of_which_nobody_knows_the_hash_are_noted(stream: MemoryVerification) -> None:
+async def test_ends_of_which_nobody_knows_the_hash_are_noted(stream: OneChain) -> None:
     sent = stream.milled(3)
     stream.publish(sent)
     ends = ends_of(stream, [3, 6, 9, 20])
@@ -427,7 +419,7 @@ async def test_ends_of_which_nobody_knows_the_hash_are_noted(stream: MemoryVerif
     assert any(note.startswith("4 eras end in partition 0") for note in emptied.notes)
 
 
-async def test_an_end_where_the_last_verification_ended_is_checked_without_a_block(stream: MemoryVerification) -> None:
+async def test_an_end_where_the_last_verification_ended_is_checked_without_a_block(stream: OneChain) -> None:
     """Nothing came since: the carry that was kept knows the hash."""
     stream.publish(stream.milled(1, slice(4)))
     since = VerifiedChain(stream.carry_after(4), 15)
@@ -436,7 +428,7 @@ async def test_an_end_where_the_last_verification_ended_is_checked_without_a_blo
         assert (named(result), result.era_ends) == (found, 0 if found else 1)
 
 
-async def test_ends_below_what_is_left_of_both_topics_are_checked_by_the_store(stream: MemoryVerification) -> None:
+async def test_ends_below_what_is_left_of_both_topics_are_checked_by_the_store(stream: OneChain) -> None:
     store = stream.filled(2)
     for wrong, found in ((None, []), (6, [("control topic", "different", 6)])):
         ends = ends_of(stream, [6, 20], wrong)
@@ -444,7 +436,7 @@ async def test_ends_below_what_is_left_of_both_topics_are_checked_by_the_store(s
         assert (named(result), result.era_ends) == (found, 1 if found else 2)
 
 
-async def test_dead_letters_below_the_beginning_are_another_chains(stream: MemoryVerification) -> None:
+async def test_dead_letters_below_the_beginning_are_another_chains(stream: OneChain) -> None:
     """One that is verified in the same pass, from further down."""
     stream.publish(stream.milled(1, slice(5)))
     task = stream.task(since=VerifiedChain(stream.carry_after(2), 0))
@@ -459,19 +451,17 @@ FIT_TEXTS = [bytes([97 + n]) * (1 + n * 7 % 23) for n in range(26)] * 3
 
 
 @pytest.fixture
-def fit(kafka: MemoryKafka, tmp_path: Path) -> MemoryVerification:
+def fit(kafka: MemoryKafka, tmp_path: Path) -> OneChain:
     """Return a stream of blocks of 16 tokens, three of them open: their messages refer to records."""
     packing = {"name": "fit", "open_blocks": 3, "max_age_offsets": 20}
     settings = tiny_settings(tmp_path, sequence_length=15, packing=packing)
-    made = MemoryVerification(kafka, settings, FIT_TEXTS)
+    made = OneChain(kafka, settings, FIT_TEXTS)
     kafka.append(made.raw.topic, 0, None, headers=[FLUSH_HEADER])
     kafka.append(made.raw.topic, 0, b"the last words")
     return made
 
 
-def fit_messages(
-    fit: MemoryVerification, sizes: Sequence[int] = (9, 4, 30), *, by_value: bool = False
-) -> list[Message]:
+def fit_messages(fit: OneChain, sizes: Sequence[int] = (9, 4, 30), *, by_value: bool = False) -> list[Message]:
     """Return messages of a few blocks, with a carry after each fetch."""
     chain = new_chain(fit.recipe, message_bytes=700)
     mill, log, found, at = PartitionMill(fit.plan.stages, [chain]), fit.kafka.logs[fit.raw], list[Message](), 0
@@ -485,7 +475,7 @@ def fit_messages(
 
 
 @pytest.mark.parametrize("by_value", [False, True])
-async def test_a_chain_that_is_right_is_equal(fit: MemoryVerification, *, by_value: bool) -> None:
+async def test_a_chain_that_is_right_is_equal(fit: OneChain, *, by_value: bool) -> None:
     messages = fit_messages(fit, by_value=by_value)
     store = fit.store(messages)
     fit.publish(messages[:4])
@@ -514,9 +504,7 @@ def other_crc(message: Message) -> Message:
 
 @pytest.mark.parametrize("wrong", [other_crc, lambda message: replace(message, references=b"")], ids=["crc", "none"])
 @pytest.mark.parametrize("at", [0, -1])
-async def test_other_references_are_a_difference(
-    fit: MemoryVerification, wrong: Callable[[Message], Message], at: int
-) -> None:
+async def test_other_references_are_a_difference(fit: OneChain, wrong: Callable[[Message], Message], at: int) -> None:
     """Of a message and of a carry: a mill that resumed there would go on with other blocks."""
     messages = fit_messages(fit)
     messages[at] = wrong(messages[at])
@@ -525,7 +513,7 @@ async def test_other_references_are_a_difference(
     assert (found.side, found.kind) == ("topic", "account")
 
 
-def test_every_record_is_traced_to_its_blocks(fit: MemoryVerification) -> None:
+def test_every_record_is_traced_to_its_blocks(fit: OneChain) -> None:
     """Its offset may come after higher ones: what the search finds is what all document tables say."""
     messages = fit_messages(fit)
     store = fit.store(messages)

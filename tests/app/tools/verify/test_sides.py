@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
-from tests.app.tools.verify.conftest import MemoryVerification, miscounted
+from tests.app.tools.verify.conftest import OneChain, miscounted
 from tests.store.chains import STREAM, fill, flip, make_chain, make_info, make_store, segment_of
 from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.milling.partition_mill import PartitionMill
@@ -40,12 +40,12 @@ ALL = 1 << 40
 """An offset that no source reaches, and a block that no chain does."""
 
 
-def messages(stream: MemoryVerification) -> list[Message]:
+def messages(stream: OneChain) -> list[Message]:
     return stream.milled(2)[:6]
 
 
 def topic(
-    stream: MemoryVerification,
+    stream: OneChain,
     span: tuple[int, int] | None = None,
     *,
     since: VerifiedChain | None = None,
@@ -69,7 +69,7 @@ def blocks_of(runs: Sequence[BlockRun]) -> list[int]:
     return [block for run in runs for block in range(run.first, run.end)]
 
 
-def at_block(stream: MemoryVerification, block: int, token_offset: int) -> VerifiedChain:
+def at_block(stream: OneChain, block: int, token_offset: int) -> VerifiedChain:
     """Return what a verification left that ended before a block: its carry's hash and number are the chain's."""
     last = next(message for message in stream.milled(2) if message.end == block)
     carry = replace(stream.carry_after(2), first=block, before=last.after, after=last.after, cursor=last.cursor)
@@ -87,9 +87,7 @@ def at_block(stream: MemoryVerification, block: int, token_offset: int) -> Verif
         ([0, 2, 1, 4, 3, 5], 0),  # two holes
     ],
 )
-async def test_every_block_is_taken_once_in_whatever_order_messages_stand(
-    stream: MemoryVerification, order: Sequence[int], dropped: int
-) -> None:
+async def test_every_block_is_taken_once_in_any_order(stream: OneChain, order: Sequence[int], dropped: int) -> None:
     """Behind a hole that was filled further up, what stood above the hole counts; messages are counted once."""
     sent = messages(stream)
     stream.publish([sent[number] for number in order])
@@ -105,9 +103,7 @@ async def test_every_block_is_taken_once_in_whatever_order_messages_stand(
 @pytest.mark.parametrize(
     ("order", "wanted", "found"), [([0, 1, 3, 4], 4, 6), ([1, 2], 0, 2), ([0, 4, 1, 5], 4, 8), ([0, 5, 4, 1], 4, 10)]
 )
-async def test_blocks_that_nobody_wrote_are_missing(
-    stream: MemoryVerification, order: Sequence[int], wanted: int, found: int
-) -> None:
+async def test_blocks_nobody_wrote_are_missing(stream: OneChain, order: Sequence[int], wanted: int, found: int) -> None:
     sent = messages(stream)
     stream.publish([sent[number] for number in order])
     side = topic(stream)
@@ -118,7 +114,7 @@ async def test_blocks_that_nobody_wrote_are_missing(
 
 
 @pytest.mark.parametrize("hint", [0, 2, 3, 5, 6, 99])
-async def test_what_was_verified_before_is_not_taken_again(stream: MemoryVerification, hint: int) -> None:
+async def test_what_was_verified_before_is_not_taken_again(stream: OneChain, hint: int) -> None:
     """Wherever the hint points to: where blocks lie below it that were not verified, everything is read once more."""
     sent = messages(stream)
     stream.publish([*sent[:4], sent[5], sent[4]])
@@ -126,7 +122,7 @@ async def test_what_was_verified_before_is_not_taken_again(stream: MemoryVerific
     assert blocks_of(runs) == ([] if hint >= 6 else list(range(6, 12)))
 
 
-async def test_a_topic_that_does_not_continue_what_was_verified_is_different(stream: MemoryVerification) -> None:
+async def test_a_topic_that_does_not_continue_what_was_verified_is_different(stream: OneChain) -> None:
     stream.publish(messages(stream))
     since = at_block(stream, 6, 3)
     with pytest.raises(RogueMessageError) as raised:
@@ -135,7 +131,7 @@ async def test_a_topic_that_does_not_continue_what_was_verified_is_different(str
 
 
 @pytest.mark.parametrize("since", [None, 4])
-async def test_what_retention_left_is_taken_as_it_begins(stream: MemoryVerification, since: int | None) -> None:
+async def test_what_retention_left_is_taken_as_it_begins(stream: OneChain, since: int | None) -> None:
     stream.publish(messages(stream))
     side = topic(stream, (3, 6), since=at_block(stream, since, 2) if since is not None else None)
     assert blocks_of(await taken(side)) == list(range(6, 12))
@@ -144,9 +140,7 @@ async def test_what_retention_left_is_taken_as_it_begins(stream: MemoryVerificat
 
 @pytest.mark.parametrize("at", [0, 3, 6])
 @pytest.mark.parametrize("listed", [False, True])
-async def test_a_foreign_message_is_refused_unless_it_is_on_the_ignore_list(
-    stream: MemoryVerification, at: int, *, listed: bool
-) -> None:
+async def test_a_foreign_message_is_refused_unless_it_is_listed(stream: OneChain, at: int, *, listed: bool) -> None:
     sent = messages(stream)
     stream.publish(sent[:at])
     stream.kafka.append(stream.tokens.topic, stream.tokens.partition, b"hello")
@@ -161,7 +155,7 @@ async def test_a_foreign_message_is_refused_unless_it_is_on_the_ignore_list(
         assert (raised.value.kind, side.next_block, side.ignored) == ("foreign", 2 * at, set())
 
 
-async def test_blocks_come_in_the_pieces_that_are_asked_for(stream: MemoryVerification) -> None:
+async def test_blocks_come_in_the_pieces_that_are_asked_for(stream: OneChain) -> None:
     sent = stream.milled(3)[:3]
     stream.publish(sent)
     side = topic(stream)
@@ -175,9 +169,7 @@ async def test_blocks_come_in_the_pieces_that_are_asked_for(stream: MemoryVerifi
     assert side.last == sent[2]
 
 
-async def test_no_more_is_read_ahead_than_the_source_needs(
-    stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_is_read_ahead_than_the_source_needs(stream: OneChain, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = stream.milled(2, slice(4))
     stream.publish([*sent, *stream.milled(2)[len(sent) - 1 :]])
     side = topic(stream)
@@ -198,7 +190,7 @@ async def test_no_more_is_read_ahead_than_the_source_needs(
         assert side.take(0, ALL) is not None
 
 
-async def test_what_is_left_begins_at_the_first_message_that_was_not_taken(stream: MemoryVerification) -> None:
+async def test_what_is_left_begins_at_the_first_message_that_was_not_taken(stream: OneChain) -> None:
     stream.publish(messages(stream))
     side = topic(stream)
     await side.start()
@@ -211,7 +203,7 @@ async def test_what_is_left_begins_at_the_first_message_that_was_not_taken(strea
     assert offsets == [0, 0, 1, 2, 3, 4, 5, 6]
 
 
-async def test_a_listed_message_is_not_where_a_cut_topic_begins(stream: MemoryVerification) -> None:
+async def test_a_listed_message_is_not_where_a_cut_topic_begins(stream: OneChain) -> None:
     """Retention left it first: what it says of the chain is not believed."""
     sent = messages(stream)
     stream.publish([*sent[:2], replace(sent[5], before=bytes(16)), *sent[2:]])
@@ -353,11 +345,11 @@ def test_only_blocks_of_the_mark_are_asked_for_and_must_still_be_there(store: St
 Change = Callable[[Sequence[Message]], Sequence[Message]]
 
 
-def check_of(stream: MemoryVerification) -> ChainCheck:
+def check_of(stream: OneChain) -> ChainCheck:
     return ChainCheck(stream.task(), MemoryClient(stream.kafka), None)
 
 
-def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:
+def sampled(stream: OneChain, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:
     log = stream.kafka.logs[stream.raw]
     sample = SampleCheck(check.mill, check.result, stream.plan.stages)
     mill = PartitionMill(stream.plan.stages, [check.mill])
@@ -365,7 +357,7 @@ def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, in
     sample.compare(log[slice(*bounds)], {stream.recipe.split: change(milled)})
 
 
-def test_runs_that_are_right_are_noted(stream: MemoryVerification) -> None:
+def test_runs_that_are_right_are_noted(stream: OneChain) -> None:
     """Those that touch as one; what is between two runs is in neither."""
     check = check_of(stream)
     for bounds in ((0, 1), (1, 4)):
@@ -404,7 +396,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize(("change", "text"), CHANGES.values(), ids=list(CHANGES))
-def test_whatever_the_mill_made_otherwise_is_told(stream: MemoryVerification, change: Change, text: str) -> None:
+def test_whatever_the_mill_made_otherwise_is_told(stream: OneChain, change: Change, text: str) -> None:
     check = check_of(stream)
     sampled(stream, check, (0, 4), change)
     (found,) = check.result.differences
@@ -426,7 +418,7 @@ def test_whatever_the_mill_made_otherwise_is_told(stream: MemoryVerification, ch
     ],
 )
 def test_what_waits_for_the_next_block_is_compared(
-    stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch, state: dict[str, object], text: str
+    stream: OneChain, monkeypatch: pytest.MonkeyPatch, state: dict[str, object], text: str
 ) -> None:
     """It is in no message yet."""
     check = check_of(stream)

@@ -103,9 +103,7 @@ def test_what_retention_removed_is_told_and_the_rest_is_verified(published: Publ
     assert "records 0 to 6 are gone" in unread.notes[0]
 
 
-async def test_the_place_of_an_earlier_verification_counts_while_its_last_block_stands_below_it(
-    published: Published, tmp_path: Path
-) -> None:
+async def test_an_earlier_place_counts_while_its_last_block_stands_below(published: Published, tmp_path: Path) -> None:
     """Not where the topic ends before it, nor where other blocks stand there; retention may have taken all."""
     name = published.names[0]
     messages = published.messages(name, 128)
@@ -331,9 +329,7 @@ def test_reference_computes_every_record_and_a_sample_does_not(published: Publis
     assert 0 < sampled.sampled_blocks < sample.blocks == full.blocks
 
 
-def test_reference_processes_and_seed_are_as_they_were_asked_for(
-    milled: Milled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reference_processes_and_seed_are_as_asked_for(milled: Milled, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[set[bool], int]] = []  # whether everything is computed again, and by how many processes
 
     def check(tasks: Sequence[PartitionTask], processes: int) -> Iterator[tuple[int, Advance | list[ChainResult]]]:

@@ -12,7 +12,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
-from tests.app.tools.verify.conftest import MemoryVerification, tiny_settings
+from tests.app.tools.verify.conftest import OneChain, tiny_settings
 from tests.mills import RECIPE, make_source, text
 from tests.store.chains import flip
 from tests.store.eras import with_offsets
@@ -42,7 +42,7 @@ from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row
 
 
 @pytest.fixture
-def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(stream: OneChain, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 1, b"letter")
     stream.kafka.append(dead_letter_topic(stream.raw.topic), 0, b"letter")
     asked: list[str] = []
@@ -75,7 +75,7 @@ class Topics(set[str]):
         return set(self)
 
 
-async def test_marks_are_taken_against_the_datas_way(stream: MemoryVerification, asked: list[str]) -> None:
+async def test_marks_are_taken_against_the_datas_way(stream: OneChain, asked: list[str]) -> None:
     """So each covers all that those before it were made of."""
     marks = await take_marks(stream.settings, [stream.settled], stream.filled(2))
     names = stream.stream
@@ -88,7 +88,7 @@ async def test_marks_are_taken_against_the_datas_way(stream: MemoryVerification,
 
 
 @pytest.mark.usefixtures("asked")
-async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: MemoryVerification) -> None:
+async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: OneChain) -> None:
     logs = stream.kafka.logs
     stream.publish(stream.milled(2))
     for partition, records in ((1, 3), (2, 5)):
@@ -112,7 +112,7 @@ async def test_a_raw_topic_that_grew_has_partitions_without_tokens(stream: Memor
         await take_marks(stream.settings, [stream.settled], None)
 
 
-def test_what_a_store_holds_of_a_partition_is_told(stream: MemoryVerification, tmp_path: Path) -> None:
+def test_what_a_store_holds_of_a_partition_is_told(stream: OneChain, tmp_path: Path) -> None:
     store, name = stream.filled(2), stream.name
     assert store_mark(None, name, 0) is None
     assert store_mark(tmp_path, name, 0) == StoreMark(0, 0), "it has no such stream"
