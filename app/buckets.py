@@ -16,7 +16,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from heapq import merge
 from itertools import islice
@@ -143,7 +143,7 @@ class Upload:
         self._tokenizer = read_tokenizer(store, local)
         self._eras = open_eras(store, stream)
         self._era = lru_cache(256)(self._eras.era)  # each partition looks at the same ones to find a block
-        self._readers: dict[int, PartitionReader] = {}
+        self._reader = cache(partial(open_partition, store, stream))
         self._done_with = -1  # how many eras were trainable when there was nothing more to upload
 
     def begin(self) -> None:
@@ -231,11 +231,6 @@ class Upload:
         """Whether blocks of an era are missing; then they are of all later ones."""
         return not all(self._reader(partition).reaches(part.stop) for partition, part in enumerate(era.ranges))
 
-    def _reader(self, partition: int) -> PartitionReader:
-        if partition not in self._readers:
-            self._readers[partition] = open_partition(self._store, self.stream, partition)
-        return self._readers[partition]
-
     def _wanted(self, count: int) -> Iterator[tuple[int, int, int]]:
         """Yield what the bucket lacks of the first eras: partition, first block, block after the last; era by era."""
         partitions = range(len(self._era(count - 1).ranges) if count else 0)
@@ -302,7 +297,7 @@ class StreamCopy:
         self._local = store.add_stream(info.in_stores(), tokenizer_of(bucket, info))
         self._open = ExitStack()
         self._writers: dict[int, PartitionWriter] = {}
-        self._readers: dict[int, PartitionReader] = {}
+        self._reader = cache(partial(open_partition, store.path, stream))
         self._eras = self._open.enter_context(EraWriter.open(store, stream))
 
     def close(self) -> None:
@@ -384,9 +379,7 @@ class StreamCopy:
             if any(self._reached(number) < part.stop for number, part in enumerate(era.ranges)):
                 break
             for number, part in enumerate(era.ranges):
-                reader = self._readers.get(number)
-                if reader is None:
-                    reader = self._readers[number] = open_partition(self._store.path, self._stream, number)
+                reader = self._reader(number)
                 there = reader.reaches(part.stop) and reader.has_chain_before(part.stop, part.after)
                 if part.stop > reader.first_block and not there:
                     raise DifferenceError(

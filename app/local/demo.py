@@ -229,20 +229,19 @@ class _Demo:
             works.append(self._train(self._trainer))
         if self._settings.page_url is not None:
             self._view.say(f"watch it in a browser: {self._settings.page_url}", "bold")
-        with self._view:
-            async with beside(*works), saying_when_cancelled(self._view):
-                await until(
-                    lambda status: bool(status.partitions) and all(row["worker"] for row in status.partitions),
-                    self._supervisor.status,
-                )
-                self._doing = "feeding"
-                await self._feed()
-                good = await self._end()
-                if self._trainer is not None and not self._trainer.ended.is_set():
-                    self._view.say("the model trains on for a while")
-                    self._doing = "training"
-                    await self._trainer.ended.wait()
-                    await asyncio.sleep(0)  # so that `_train` says how it went
+        async with beside(*works), saying_when_cancelled(self._view):
+            await until(
+                lambda status: bool(status.partitions) and all(row["worker"] for row in status.partitions),
+                self._supervisor.status,
+            )
+            self._doing = "feeding"
+            await self._feed()
+            good = await self._end()
+            if self._trainer is not None and not self._trainer.ended.is_set():
+                self._view.say("the model trains on for a while")
+                self._doing = "training"
+                await self._trainer.ended.wait()
+                await asyncio.sleep(0)  # so that `_train` says how it went
         _next_commands(self._view, self._plan.directory, self._settings)
         return 0 if good else TokenMillError.exit_code
 

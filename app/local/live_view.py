@@ -5,13 +5,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -216,7 +216,7 @@ async def saying_when_cancelled(view: "LiveView") -> AsyncIterator[None]:
 
 
 class LiveView:
-    """A context manager that shows scenes while `run` runs, and above them, for good, what is said."""
+    """Shows scenes while `run` runs, and above them, for good, what is said."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -225,15 +225,6 @@ class LiveView:
         # "crop": on a small terminal the rest is cut off; an ellipsis would take the last line.
         live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live = live if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line that stays, with the seconds since the view was made."""
@@ -249,21 +240,22 @@ class LiveView:
         self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
     async def run(self, look: Callable[[], LiveScene]) -> None:
-        """Show what ``look`` returns, again and again until cancelled."""
+        """Show what ``look`` returns, again and again until cancelled; of its pictures nothing stays."""
         seen, at, pause = look(), -PLAIN_SECONDS, REFRESH_SECONDS
         self._remember(seen)  # before anything is done: a run that is over at the next look has a rate, too
-        while True:
-            await asyncio.sleep(pause)
-            before, seen = seen, look()
-            states_before, states = ([worker.state for worker in scene.status.workers] for scene in (before, seen))
-            now = self._remember(seen)
-            if self._live is not None:
-                lines = _picture(seen, self._rates, now - self._began, self._console.width)
-                self._live.update(Group(*lines), refresh=True)
-            elif states != states_before or now - at >= PLAIN_SECONDS:
-                self.say(_plain_line(seen, self._rates))
-                at = now
-            pause = REFRESH_SECONDS if self._live is not None and seen != before else QUIET_SECONDS
+        with self._live or nullcontext():
+            while True:
+                await asyncio.sleep(pause)
+                before, seen = seen, look()
+                states_before, states = ([worker.state for worker in scene.status.workers] for scene in (before, seen))
+                now = self._remember(seen)
+                if self._live is not None:
+                    lines = _picture(seen, self._rates, now - self._began, self._console.width)
+                    self._live.update(Group(*lines), refresh=True)
+                elif states != states_before or now - at >= PLAIN_SECONDS:
+                    self.say(_plain_line(seen, self._rates))
+                    at = now
+                pause = REFRESH_SECONDS if self._live is not None and seen != before else QUIET_SECONDS
 
     def _remember(self, scene: LiveScene) -> float:
         now = time.monotonic()

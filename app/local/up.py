@@ -73,9 +73,8 @@ def run_up(
             view.say("starting the workers, which takes some seconds")
             keeping = keep_broker(broker, lambda text: view.say(text, "red"))
             seeing = view.run(lambda: LiveScene(title, supervisor.status()))
-            with view:
-                async with beside(supervisor.run(), seeing, keeping), saying_when_cancelled(view):
-                    await asyncio.Event().wait()
+            async with beside(supervisor.run(), seeing, keeping), saying_when_cancelled(view):
+                await asyncio.Event().wait()
 
         return run_until_signalled(serve(), serves=True)
 

@@ -86,6 +86,10 @@ Where: TypeAlias = tuple[str, int]
 """The place of an item, for people: the name of its source, and the number of its entry there, 0 where it is all."""
 
 
+Placed: TypeAlias = tuple[Item | Refused, Where]
+"""An item with its place."""
+
+
 def where_words(where: Where) -> str:
     """Return the place in words."""
     name, number = where
@@ -186,7 +190,7 @@ class ItemChunk(NamedTuple):
         """Bytes that it takes in memory, roughly: text and value of each item."""
         return ITEM_BYTES * len(self.items) + 2 * self.size
 
-    def placed(self) -> Iterator[tuple[Item | Refused, Where]]:
+    def placed(self) -> Iterator[Placed]:
         """Yield each item with its place, which is its id as well, if it needs one."""
         ids = self.ids
         for item, where in zip(self.items, zip(repeat(self.name), chain(self.numbers, repeat(0))), strict=False):

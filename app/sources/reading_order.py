@@ -9,12 +9,12 @@ of the sources and the options, and an `OrderState` is enough to continue betwee
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from threading import Condition, Thread
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from .items import DocumentSource, ItemChunk, Place
+from .items import DocumentSource, ItemChunk, Place, Placed, Refused
 
 AHEAD_BYTES: Final = 4 << 20
 """Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
@@ -30,7 +30,6 @@ class _Sized(Protocol):
 
 
 T = TypeVar("T", bound=_Sized)
-D = TypeVar("D")
 
 
 class ReadAhead(Generic[T]):
@@ -199,16 +198,24 @@ class ReadingOrder:
             file, place = following
 
 
-class ShuffleBuffer(Generic[D]):
-    """Holds ``size`` documents; each that comes in releases a random one. The same seed gives the same order."""
+class ShuffleBuffer:
+    """Holds ``size`` documents; each that comes in releases a random one. The same seed gives the same order.
+
+    With a ``size`` of 0, all stay in the order in which they come.
+    """
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
-        self._held: list[D] = []
+        self._held: list[Placed] = []
         self._random = random.Random(seed)  # noqa: S311 - for variety, not secrecy
 
-    def exchange(self, item: D) -> D | None:
-        """Take a document in; return one that was held, or None while the buffer fills."""
+    def released(self, items: Iterable[Placed]) -> Iterable[Placed]:
+        """Return what is refused as it comes, and for each document the one that it releases, once enough are held."""
+        return filter(None, map(self._exchanged, items)) if self._size else items
+
+    def _exchanged(self, item: Placed) -> Placed | None:
+        if isinstance(item[0], Refused):
+            return item
         if len(self._held) < self._size:
             self._held.append(item)
             return None
@@ -217,7 +224,7 @@ class ShuffleBuffer(Generic[D]):
         out, self._held[place] = self._held[place], item
         return out
 
-    def rest(self) -> Iterator[D]:
+    def rest(self) -> Iterator[Placed]:
         """Yield the documents that are still held, in random order."""
         while self._held:
             place = int(self._random.random() * len(self._held))

@@ -301,9 +301,9 @@ def test_a_dry_run_shows_what_the_run_does() -> None:
     def texts(*options: str) -> list[str]:
         return [json.loads(sample)["text"] for sample in json.loads(invoke(*command, *options).out)["samples"]]
 
-    shuffle: ShuffleBuffer[Item] = ShuffleBuffer(8, 3)
-    items = [Item(b"", str(number)) for number in range(30)]
-    order = [out.text for out in [*map(shuffle.exchange, items), *shuffle.rest()] if out is not None]
+    shuffle = ShuffleBuffer(8, 3)
+    items = [(Item(b"", ""), ("", number)) for number in range(30)]
+    order = [str(number) for _, (_, number) in [*shuffle.released(items), *shuffle.rest()]]
     assert texts("--shuffle-buffer", "8", "--seed", "3", "--limit", "5") == order[:5] != texts("--limit", "5")
     assert texts() == ["0", "1", "2"]
     assert "5 documents" in invoke(*command[:-1], "--limit", "5").out

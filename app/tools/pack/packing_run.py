@@ -30,7 +30,7 @@ from ...mill.recipes import RawTopicPlan, plan_topic
 from ...milling.duplicates.signatures import deduplication_of
 from ...settings import Settings
 from ...sources.file_sources import FileSource, Reading
-from ...sources.items import ITEM_BYTES, DocumentSource, Item, Refused
+from ...sources.items import ITEM_BYTES, DocumentSource, Item, Placed, Refused
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import KnownSource, changes_line, compare_sources, look_at_source, look_at_sources
 from ...tasks import in_background
@@ -209,7 +209,7 @@ class _Call:
     async def _between(self, state: OrderState) -> None:
         """Remember where this is; not with a shuffle buffer, whose content depends on all that was read."""
         summary, dealer = self._summary, self._dealer
-        if dealer.shuffle is None:
+        if not self._plan.shuffle:
             self._position = replace(
                 self._position,
                 number=dealer.number,
@@ -338,7 +338,6 @@ class Dealer:
         """Go on from a position; documents below the offset that is ``wanted`` of a partition are milled already."""
         self.millers, self.summary, self.plan, self.wanted = millers, summary, plan, wanted
         self.number, self.offsets = position.number, list(position.offsets)  # of the next document, and by partition
-        self.shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
         self.refuse: Callable[[Refused], None] = summary.refuse  # may raise
         self._open: dict[int, list[Item]] = {}
         self._open_numbers: dict[int, list[int]] = {}
@@ -351,6 +350,7 @@ class Dealer:
         between: Callable[[OrderState], Awaitable[None]] | None = None,
     ) -> None:
         """Deal out all behind a place, up to the limit, but for what waits for more; ``between`` follows each chunk."""
+        shuffle = ShuffleBuffer(self.plan.shuffle, self.plan.seed)
         self.summary.bytes_total = sum(source.size for source in sources)
         reading = [parted(source, self.millers.scan, AHEAD + self.plan.processes) for source in sources]
         with ReadingOrder(reading, start) as order:
@@ -359,25 +359,21 @@ class Dealer:
                     await self.deal_open()
                     continue
                 self.summary.count_unmet(turn.chunk.unmet)
-                await self._items(item for item, _ in turn.chunk.placed())
+                await self._items(shuffle.released(turn.chunk.placed()))
                 self.summary.bytes_read = turn.bytes_read
                 if self.plan.limit is not None and self.number >= self.plan.limit:
                     break
                 if between is not None:
                     await between(turn.after)
-        if self.shuffle is not None:
-            await self._items(self.shuffle.rest(), shuffled=True)
+        await self._items(shuffle.rest())
 
-    async def _items(self, items: Iterable[Item | Refused], *, shuffled: bool = False) -> None:
+    async def _items(self, items: Iterable[Placed]) -> None:
         count, limit, offsets, wanted = len(self.offsets), self.plan.limit, self.offsets, self.wanted
         open_, open_bytes, dealt = self._open, self._open_bytes, self.summary.partitions
         room = max(1, min(BATCH_BYTES, OPEN_BYTES // count))
-        for found in items:
-            if isinstance(found, Refused):
-                self.refuse(found)
-                continue
-            item = found if self.shuffle is None or shuffled else self.shuffle.exchange(found)
-            if item is None:
+        for item, _ in items:
+            if isinstance(item, Refused):
+                self.refuse(item)
                 continue
             if limit is not None and self.number >= limit:
                 return

@@ -27,7 +27,7 @@ from ...kafka.dead_letters import LetterTopic
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
 from ...sources import source_changes
-from ...sources.items import DocumentSource, Item, Refused, Where
+from ...sources.items import DocumentSource, Placed, Refused
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import ORDER, KnownSource, SourceChange, SourceComparison, changes_line, compare_sources
 from . import run_notes, sending
@@ -298,9 +298,7 @@ class _Run:
         self._refusals = Refusals(self._settings, client, summary, plan, letters, started_ms, checkpoint.declined)
         refuse, sent = self._refusals.take_record, dict(position.sent)
         self.sender = Sender(client, summary.topic, self._batch_size, summary.partitions, mark, refuse, sent)
-        self._shuffle: ShuffleBuffer[tuple[Item, Where]] | None = None
-        if plan.shuffle:
-            self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
+        self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
 
     @property
     def after(self) -> SentBefore:
@@ -311,14 +309,13 @@ class _Run:
             if turn is None:  # what was read is sent, for the next chunk may take long
                 await self.sender.send_open()
             else:
-                await self._items(turn.chunk.placed())
+                await self._items(self._shuffle.released(turn.chunk.placed()))
                 self._summary.bytes_read = turn.bytes_read
                 self._summary.count_unmet(turn.chunk.unmet)
                 await self._checkpoint(turn.after)
             if self._full():
                 break
-        if self._shuffle is not None:
-            await self._items(self._shuffle.rest(), shuffled=True)
+        await self._items(self._shuffle.rest())
 
     def _full(self) -> bool:
         return self._plan.limit is not None and self._number >= self._plan.limit
@@ -332,7 +329,7 @@ class _Run:
 
         Dead letters of what was refused before are acknowledged first: the next call does not read that again.
         """
-        if self._shuffle is not None or self._plan.identity is None:
+        if self._plan.shuffle or self._plan.identity is None:
             return
         await self._refusals.settle()
         refused = self._summary.refused - self._refusals.declined
@@ -340,18 +337,13 @@ class _Run:
         if len(self._checkpoints) > MOST_CHECKPOINTS:
             await self.sender.send_open()
 
-    async def _items(self, items: Iterable[tuple[Item | Refused, Where]], *, shuffled: bool = False) -> None:
+    async def _items(self, items: Iterable[Placed]) -> None:
         sender, sent, count = self.sender, self._sent, self._partitions
-        put, paced, limit, shuffle = sender.put, self._plan.rate is not None, self._plan.limit, self._shuffle
+        put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
         for item, where in items:
             if isinstance(item, Refused):
                 await self._refusals.take(item, first=not self._number)
                 continue
-            if shuffle is not None and not shuffled:
-                released = shuffle.exchange((item, where))
-                if released is None:
-                    continue
-                item, where = released  # noqa: PLW2901 - another one goes out than came in
             number = self._number
             if limit is not None and number >= limit:
                 return

@@ -25,7 +25,7 @@ from ...kafka.security import refused_time
 from ...kafka.topics import SIZES, TIMES, Existing, described, is_compacted, letter_bytes, partition_count
 from ...settings import Settings, dead_letter_topic
 from ...sources.datasets import DatasetInfo, DatasetSource
-from ...sources.items import DocumentSource, Item, Refused, Unmet, Where, where_words
+from ...sources.items import DocumentSource, Item, Placed, Refused, Unmet, Where, where_words
 from ...sources.reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from ...sources.source_changes import SourceChange
 from .run_notes import MARK_HEADER
@@ -420,35 +420,34 @@ class DryRunResult(PassedOver):
         """Whether the limit is reached."""
         return self.plan.limit is not None and self.documents >= self.plan.limit
 
-    def take(self, items: Iterable[Item | Refused], shuffle: ShuffleBuffer[Item] | None = None) -> None:
+    def take(self, items: Iterable[Placed]) -> None:
         """Count documents in the order in which they are sent, up to the limit; InputError where a run would end."""
         most = 3 if self.plan.limit is None else min(self.plan.limit, 20)
-        for item in items:
+        for item, _ in items:
             if isinstance(item, Refused):
                 if self.plan.on_error == "fail":
                     raise InputError(f"{item.where}: {item.why}. A run ends there, with what came before it sent")
                 self.refuse(item, ends=not self.documents and self.plan.on_error == "skip")
-            elif (out := item if shuffle is None else shuffle.exchange(item)) is not None:
-                if self.is_full:
-                    return
-                self.documents += 1
-                self.bytes += len(out.value)
-                self.samples += [out] if len(self.samples) < most else []
+                continue
+            if self.is_full:
+                return
+            self.documents += 1
+            self.bytes += len(item.value)
+            self.samples += [item] if len(self.samples) < most else []
 
 
 async def dry_run(sources: Sequence[DocumentSource], topic: str, plan: ReadingPlan) -> DryRunResult:
     """Read the sources as a run does, up to its limit; return what it would send. Raises InputError as it would."""
     found = DryRunResult(topic, plan, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
-    shuffle: ShuffleBuffer[Item] | None = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
+    shuffle = ShuffleBuffer(plan.shuffle, plan.seed)
     with ReadingOrder(sources, OrderState.start(len(sources))) as reading:
         async for turn in reading.turns():
             if turn is not None:
                 found.count_unmet(turn.chunk.unmet)
-                found.take((item for item, _ in turn.chunk.placed()), shuffle)
+                found.take(shuffle.released(turn.chunk.placed()))
                 if found.is_full:
                     break
-    if shuffle is not None:
-        found.take(shuffle.rest())
+    found.take(shuffle.rest())
     return found
 
 
