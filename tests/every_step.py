@@ -44,7 +44,7 @@ def sentence(number: int) -> str:
     return f"The {first} of the {second} was good, and people have come with a {third} to be near it in {number}."
 
 
-def text_of(numbers: list[int], extra: str = "") -> str:
+def text_of(numbers: list[int], extra: str) -> str:
     """Return sentences, three a line, which ``c4_paragraph`` takes for paragraphs, and something at their end."""
     lines = (numbers[at : at + 3] for at in range(0, len(numbers), 3))
     written = [" ".join(sentence(number) for number in line) for line in lines]
@@ -69,5 +69,5 @@ EXTRAS: Final = (
 """What makes one step or another change a text, or filter it out."""
 
 
-def record_of(number: int, text: str, url: str = "http://good.example/page") -> bytes:
+def record_of(number: int, text: str, url: str) -> bytes:
     return json.dumps({"id": number, "text": text, "url": url}).encode()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tests.mills import RAW, RECIPE
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import make_eras, write_eras
 from tokenmill.app.milling.recipe_stages import complete
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import TokenizerFile
@@ -186,15 +186,15 @@ def spelled(value: str | int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def assert_blocks(rows: list[dict[str, Any]], store: MilledStore, stop: int | None = None) -> None:
+def assert_blocks(rows: list[dict[str, Any]], store: MilledStore) -> None:
     """Check that the rows are all blocks of sealed segments, or all that there are at the end, with their documents."""
     found = {(row["partition"], row["block"]): row for row in rows}
-    wanted = [(partition, number) for partition in store.blocks for number in range(store.exported(partition, stop))]
+    wanted = [(partition, number) for partition in store.blocks for number in range(store.exported(partition))]
     assert sorted(found) == wanted
     assert len(rows) == len(wanted)
     for partition in store.blocks:
         tokens, reader = store.tokens(partition), open_partition(store.path, STREAM, partition)
-        for number in range(store.exported(partition, stop)):
+        for number in range(store.exported(partition)):
             row = found[partition, number]
             assert list(row["tokens"]) == tokens[number].tolist()
             pieces = reader.documents(number)

@@ -191,13 +191,11 @@ class Service:
         for worker in self.workers:
             worker.stop()
 
-    def wait_until_complete(
-        self, seconds: float = WAIT_SECONDS, *, skips: Collection[int] = ()
-    ) -> dict[Chain, list[ReferenceBlock]]:
+    def wait_until_complete(self, *, skips: Collection[int] = ()) -> dict[Chain, list[ReferenceBlock]]:
         """Wait until the store holds every full block of what is in the raw topics now; return the reference's."""
         expected = reference_blocks(self.settings, skips)
         wanted = {chain: len(blocks) for chain, blocks in expected.items()}
-        self.wait_until(lambda: stored_blocks(self.settings, wanted) == wanted, seconds)
+        self.wait_until(lambda: stored_blocks(self.settings, wanted) == wanted)
         return expected
 
     def wait_until(self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
@@ -212,8 +210,8 @@ class Service:
                 raise AssertionError("\n".join(["it did not come to that; the workers said", *ends]))
             time.sleep(0.1)
 
-    def wait_until_ended(self, worker: Worker, seconds: float = WAIT_SECONDS) -> int:
-        self.wait_until(lambda: not worker.running, seconds)
+    def wait_until_ended(self, worker: Worker) -> int:
+        self.wait_until(lambda: not worker.running)
         worker.beats.heard.wait(5.0)
         return worker.process.wait()
 

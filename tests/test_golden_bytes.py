@@ -16,7 +16,7 @@ import pytest
 from tests.every_step import EXTRAS, every_step, record_of, text_of
 from tests.milled_store import DRAFT, SHAPES
 from tests.mills import PARTITION, RAW, RECIPE, Source, tiny_bpe
-from tests.store.eras import make_eras, with_offsets, write_eras
+from tests.store.chains import make_eras, with_offsets, write_eras
 from tokenmill.app.kafka.control_log import LIST_PREFIX, file_parts, ignore_record, skip_record, skip_request_record
 from tokenmill.app.kafka.dead_letters import RecordPlace
 from tokenmill.app.mill.publisher import letter_of

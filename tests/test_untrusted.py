@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tests.store.chains import STREAM, filled_store, make_chain, make_info
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.recipe import canonical_json
 from tokenmill.samples.trainable import read_state
@@ -89,9 +89,7 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     info = make_info(block_tokens=8, segment_blocks=4)
-    made = make_store(tmp_path / "store", info)
-    fill(made, info, make_chain(info, 10), range(1, 11))
-    return made
+    return filled_store(tmp_path / "store", info, make_chain(info, 10), range(1, 11))
 
 
 def replaced(path: Path, *, fifo: bool) -> None:

@@ -11,13 +11,14 @@ import pytest
 from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
+from tests.service import WAIT_SECONDS
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 
-async def until(condition: Callable[[], object], *tasks: "asyncio.Task[Any]", seconds: float = 90.0) -> None:
+async def until(condition: Callable[[], object], *tasks: "asyncio.Task[Any]") -> None:
     """Wait for what tells nobody; the tasks that bring it about must not end before."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not condition():
             assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
             await asyncio.sleep(0.005)

@@ -10,7 +10,7 @@ import pytest
 from tests.app.kafka.test_control_topic import settled
 from tests.conftest import TopicFactory
 from tests.service import service_settings
-from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store
+from tests.store.chains import STREAM, contents, filled_store, make_chain, make_info
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.store import Store, open_partition
@@ -48,9 +48,7 @@ Command = tuple[str, ...]
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Return a store with five sealed segments of four blocks, and two blocks in an open one."""
-    store = make_store(tmp_path / "store", INFO)
-    fill(store, INFO, make_chain(INFO, 30), [22])
-    return store
+    return filled_store(tmp_path / "store", INFO, make_chain(INFO, 30), [22])
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock, create_autospec
@@ -14,6 +12,7 @@ import pytest
 
 from tests.app.commands import invoke
 from tests.app.conftest import until
+from tests.commands import Command, command
 from tests.conftest import TopicFactory
 from tests.marked import MARK, marked
 from tests.marked import until as comes_true
@@ -143,12 +142,8 @@ async def test_a_fingerprint_that_cannot_be_mended_ends_all(
             await Supervisor(other, log_directory=tmp_path).run()
 
 
-def serve(settings: Settings, directory: Path, mark: str) -> "subprocess.Popen[bytes]":
-    with (directory / "serve.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tokenmill.app.cli", "serve"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env={**os.environ, **settings.environment(), MARK: mark},
-        )  # fmt: skip
+def serve(settings: Settings, directory: Path, mark: str = "") -> Command:
+    return command(["serve"], directory / "serve.log", {**settings.environment(), MARK: mark})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -174,7 +169,7 @@ def test_serve_ends_with_a_code_that_tells(broker: Broker, topic: TopicFactory, 
         (unreadable, 2, "mill-1 cannot go on: |mill-2 cannot go on: "),
     ]
     for settings, code, words in cases:
-        with serve(settings, tmp_path, uuid.uuid4().hex) as process:
+        with serve(settings, tmp_path) as process:
             assert process.wait(SECONDS) == code
         last = (tmp_path / "serve.log").read_text().splitlines()[-1]
         assert re.search(f"^tokenmill: .*({words})", last)

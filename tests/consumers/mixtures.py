@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.consumers.scenes import grow
-from tests.store.chains import STREAM, make_chain, make_info, make_store
-from tests.store.eras import make_eras
+from tests.store.chains import STREAM, make_chain, make_eras, make_info, make_store
 from tokenmill.consumers import Batch, Batches, Mixture
 from tokenmill.eras import Era
 from tokenmill.reading import Blocks

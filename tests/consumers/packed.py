@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.mills import RECIPE
-from tests.store.chains import STREAM, fill, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_eras, make_store, write_eras
 from tokenmill.reading import Blocks
 from tokenmill.recipe import Genesis, canonical_json
 from tokenmill.store import Store, StreamInfo

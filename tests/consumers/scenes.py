@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, tokens_of, write_eras
 from tokenmill.consumers import (
     Batch,
     Batches,

@@ -39,12 +39,13 @@ from tests.store.chains import (
     fill,
     flip,
     make_chain,
+    make_eras,
     make_info,
     make_store,
     segment_of,
     tokens_of,
+    write_eras,
 )
-from tests.store.eras import make_eras, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition
 from tokenmill.consumers import Batch, Batches, Documents, EraDataset, StepDataset, Windows, sample_lookup

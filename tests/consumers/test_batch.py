@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, default_collate
 from tests.consumers.mixtures import open_mixture, open_streams, stores_of
 from tests.consumers.packed import text_store
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches, open_steps
-from tests.store.chains import STREAM, filled_store, make_chain, make_info, tokens_of
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, filled_store, make_chain, make_eras, make_info, tokens_of, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import (
     Batch,

@@ -30,8 +30,7 @@ from tests.consumers.scenes import (
     rows_of,
     together,
 )
-from tests.store.chains import fill, flip, make_store, segment_of, tokens_of
-from tests.store.eras import write_eras
+from tests.store.chains import fill, flip, make_store, segment_of, tokens_of, write_eras
 from tokenmill.consumers import Batches, Mixture, transfer
 from tokenmill.consumers import prefetch as reading_ahead
 from tokenmill.consumers.sample_lookup import Rows

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler
 
 from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow, other_chains, other_eras
-from tests.store.chains import STREAM, fill, make_store, tokens_of
-from tests.store.eras import write_eras
+from tests.store.chains import STREAM, fill, make_store, tokens_of, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import EraDataset, Windows
 from tokenmill.consumers.loading import Sample

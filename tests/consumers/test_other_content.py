@@ -21,8 +21,7 @@ from tests.consumers.scenes import (
     raises_in_workers,
     rows_of,
 )
-from tests.store.chains import STREAM
-from tests.store.eras import write_eras
+from tests.store.chains import STREAM, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import StepDataset
 from tokenmill.errors import InputError, StoreError

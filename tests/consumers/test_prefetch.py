@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import ERAS, INFO, expected, open_batches, rows_of
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch
 from tokenmill.consumers.prefetch import EraReadAhead
 from tokenmill.samples.sequence import Samples, SequenceId

@@ -26,8 +26,7 @@ from tests.consumers.scenes import (
     rows_of,
     together,
 )
-from tests.store.chains import STREAM, make_store
-from tests.store.eras import write_eras
+from tests.store.chains import STREAM, make_store, write_eras
 from tokenmill.consumers import Batches, Mixture, StepDataset
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.sequence import Position, SegmentOrder

@@ -22,8 +22,19 @@ import xxhash
 from docs.generators.site import ROOT
 from tests.conftest import TopicFactory
 from tests.mills import PARTITION, RECIPE, flush, make_source, named, text, write
-from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import (
+    STREAM,
+    cut,
+    directory_of,
+    fill,
+    filled_store,
+    make_chain,
+    make_eras,
+    make_info,
+    make_store,
+    tokens_of,
+    write_eras,
+)
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.segments.retiring import retire
@@ -227,7 +238,7 @@ def test_the_page_is_enough_to_read_eras(tmp_path: Path) -> None:
 
 def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = make_info(block_tokens=1025)
-    fill(make_store(tmp_path / "store", info), info, make_chain(info, 4), [4])
+    filled_store(tmp_path / "store", info, make_chain(info, 4), [4])
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "docs/format.md").read_text(), re.DOTALL)
     assert snippets

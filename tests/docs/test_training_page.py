@@ -21,8 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from tests.consumers.mixtures import alone, open_mixture, rows_of, stores_of
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
-from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, write_eras
 from tokenmill.consumers import Batches
 from tokenmill.eras import Permutation
 from tokenmill.errors import InputError, StoreError

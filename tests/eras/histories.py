@@ -55,7 +55,7 @@ def look(follower: EraFollower, log: Sequence[LogRecord]) -> list[Era]:
     return found
 
 
-def chains(longest: int = 6, partitions: int = 3) -> st.SearchStrategy[list[Era]]:
+def chains(longest: int = 6) -> st.SearchStrategy[list[Era]]:
     """Return chains of eras: each takes some new blocks of some partitions, and now and then an end comes."""
 
     def chain(steps: list[list[int]], end: bool) -> list[Era]:  # noqa: FBT001 - called by Hypothesis
@@ -66,5 +66,5 @@ def chains(longest: int = 6, partitions: int = 3) -> st.SearchStrategy[list[Era]
             eras.append(next_era(eras, reached))
         return [*eras, next_era(eras, reached, end=True)] if end else eras
 
-    steps = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=partitions), max_size=longest)
+    steps = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=longest)
     return st.builds(chain, steps, st.booleans())

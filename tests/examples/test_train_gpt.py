@@ -20,8 +20,7 @@ import pytest
 
 from tests.marked import until
 from tests.mills import RECIPE
-from tests.store.chains import STREAM, fill, make_chain
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_eras, write_eras
 from tokenmill.recipe import Genesis
 from tokenmill.store import Store, StreamInfo
 

@@ -12,8 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.store.chains import STREAM, contents, cut, make_chain, make_info
-from tests.store.eras import make_eras, with_offsets
+from tests.store.chains import STREAM, contents, cut, make_chain, make_eras, make_info, with_offsets
 from tokenmill.errors import DiskError
 from tokenmill.store import EraWriter, PartitionWriter, Store, open_eras, open_partition, read_stream
 from tokenmill.store.layout import ERA_LINES_FILE

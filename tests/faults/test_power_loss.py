@@ -13,7 +13,7 @@ from tests.faults.crashes import SYNCS, Fail, Recording, Tree, crash_states, put
 from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store
 from tests.faults.trial import Trial
 from tests.store import chains
-from tests.store.eras import make_eras, with_offsets
+from tests.store.chains import make_eras, with_offsets
 from tests.store.harm import ChainDonor, Kill
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.tools.repair import repair_partition, rewrite_description

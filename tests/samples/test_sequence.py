@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO
-from tests.store.chains import make_info
-from tests.store.eras import make_eras
+from tests.store.chains import make_eras, make_info
 from tokenmill.errors import InputError
 from tokenmill.samples.sequence import EraOrder, Numbers, Position, Ranks, Samples, SequenceId, count_views
 

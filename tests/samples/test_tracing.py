@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import open_batches, open_ranks
-from tests.store.chains import STREAM, fill, make_info, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_eras, make_info, make_store, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.eras import Era
 from tokenmill.errors import InputError

@@ -27,8 +27,7 @@ from tests.consumers.scenes import (
     other_eras,
     rows_of,
 )
-from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, directory_of, fill, filled_store, make_chain, make_eras, make_store, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
@@ -87,8 +86,7 @@ def test_an_era_is_trainable_when_its_blocks_are_there(tmp_path: Path) -> None:
 
 
 def test_blocks_of_another_history_and_damage_are_refused(tmp_path: Path) -> None:
-    other = make_store(tmp_path / "other", INFO)
-    fill(other, INFO, make_chain(INFO, 40, seed=9), [40])
+    other = filled_store(tmp_path / "other", INFO, make_chain(INFO, 40, seed=9), [40])
     write_eras(other, ERAS)
     with pytest.raises(DifferenceError, match=r"era 0 of .* partition 0 before block 5: .*make the store again"):
         open_samples(other).ready(0, 1)

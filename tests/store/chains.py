@@ -1,14 +1,15 @@
-"""Chains, streams and stores for tests: small, deterministic, with documents of all kinds."""
+"""Chains, streams, eras and stores for tests: small, deterministic, with documents of all kinds."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from tokenmill.reading import Blocks
+from tokenmill.eras import Era, EraLog, close_era
+from tokenmill.reading import Blocks, Extent
 from tokenmill.recipe import canonical_json
-from tokenmill.store import PartitionWriter, Store, StreamInfo
+from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.wire.chain import genesis_hash, roll
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
@@ -16,6 +17,8 @@ from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 STREAM = "raw-text.train"
 SUFFIXES = ("bin", "docs", "index", "json", "idx")
 """The files in which two stores of one stream are equal byte for byte."""
+OFFSET = 1000
+"""Of era 0's record on a control topic that nobody has; the others follow at every third offset."""
 
 
 def make_info(*, block_tokens: int = 5, dtype: str = "uint16", segment_blocks: int = 4) -> StreamInfo:
@@ -63,6 +66,39 @@ def filled_store(path: Path, info: StreamInfo, chain: Blocks, ends: Iterable[int
     store = make_store(path, info)
     fill(store, info, chain, ends)
     return store
+
+
+def make_eras(
+    info: StreamInfo, chains: Mapping[int, Blocks], stops: Sequence[Mapping[int, int]], *, end: bool = False
+) -> list[Era]:
+    """Make the eras after each of which the partitions reach these blocks, and with ``end`` the end marker."""
+    log = EraLog(info.fingerprint)
+    reached: dict[int, int] = {}
+    eras = []
+    for closed, step in enumerate([*stops, {}] if end else stops):
+        reached |= step
+        extents = {
+            number: Extent(stop, chains[number].chains[stop - 1] if stop else genesis_hash(info.fingerprint, number))
+            for number, stop in reached.items()
+        }
+        is_marker = end and closed == len(stops)
+        era = close_era(log, extents, now=closed, era_blocks=1, overdue=True, end=is_marker)
+        assert era is not None
+        assert log.add(era.pack()) == era
+        eras.append(era)
+    return eras
+
+
+def with_offsets(eras: Sequence[Era]) -> list[tuple[Era, int]]:
+    return [(era, OFFSET + 3 * era.number) for era in eras]
+
+
+def write_eras(store: Store, eras: Sequence[Era], *, commit: int = 3, stream: str = STREAM) -> None:
+    """Bring eras into a store, so many with each commit; those that it has already are left out."""
+    with EraWriter.open(store, stream) as writer:
+        rest = with_offsets(eras)[writer.next_number :]
+        for first in range(0, len(rest), commit):
+            writer.append(rest[first : first + commit])
 
 
 def tokens_of(chain: Blocks, info: StreamInfo) -> np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]:

@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.eras.histories import chains
-from tests.store.chains import STREAM, flipped, make_chain, make_info, make_store
-from tests.store.eras import OFFSET, make_eras, with_offsets, write_eras
+from tests.store.chains import (
+    OFFSET,
+    STREAM,
+    flipped,
+    make_chain,
+    make_eras,
+    make_info,
+    make_store,
+    with_offsets,
+    write_eras,
+)
 from tokenmill.eras import Era, EraFollower
 from tokenmill.errors import DamagedError, GapError, InputError, LockedError, StoreError
 from tokenmill.store import EraReader, EraWriter, Store, open_eras

@@ -95,8 +95,7 @@ def test_documents_are_where_they_were_stored(tmp_path: Path) -> None:
         Piece(3, 10, 0, b""),
         Piece(4, 11, PADDING, b""),
     ]
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, Blocks(0, bytes(10), [encode_entry(pieces)], [bytes(16)]), [1])
+    filled_store(tmp_path, INFO, Blocks(0, bytes(10), [encode_entry(pieces)], [bytes(16)]), [1])
     assert open_partition(tmp_path, STREAM, 0, check=True).documents(0) == [
         DocumentPiece(0, 2, 7, 12, "a", {}),
         DocumentPiece(2, 3, 9, 0, 5, {"label": "é"}),
@@ -300,8 +299,7 @@ def test_who_skips_damaged_blocks_reads_all_others(own: Store, caplog: pytest.Lo
 @pytest.mark.parametrize("suffix", ["commits", "json"])
 def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
     """A damaged end of the store hides what is behind it: that is said, and seen again when it is mended."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [4, 5, 6, 7] if suffix == "commits" else [8])
+    store = filled_store(tmp_path, INFO, CHAIN, [4, 5, 6, 7] if suffix == "commits" else [8])
     path = directory_of(store) / f"{4:012d}.{suffix}"
     at = 100 if suffix == "commits" else 0
     flip(path, at)

@@ -195,8 +195,7 @@ def test_a_crash_while_sealing_is_finished_by_the_next_writer(tmp_path: Path, lo
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
 def test_a_manifest_never_vouches_for_changed_bytes(tmp_path: Path, suffix: str, before: int) -> None:
     """What was committed is read back before it is sealed; a difference closes the writer, new or not."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [before] if before else [])
+    store = filled_store(tmp_path, INFO, CHAIN, [before] if before else [])
     with PartitionWriter.open(store, STREAM, 0) as writer:
         writer.append(cut(CHAIN, INFO, before, 3), token_offset=0)
         writer.commit()

@@ -225,7 +225,7 @@ def test_a_full_segment_is_committed_before_it_is_sealed(tmp_path: Path, monkeyp
         return real_seal(paths, *arguments, **options)
 
     monkeypatch.setattr("tokenmill.store.sealing.seal", seal)
-    fill(make_store(tmp_path, INFO), INFO, CHAIN, [10])
+    filled_store(tmp_path, INFO, CHAIN, [10])
     assert committed == [INFO.segment_blocks] * (10 // INFO.segment_blocks)
 
 

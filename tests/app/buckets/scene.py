@@ -11,8 +11,7 @@ from typing import Final
 import pytest
 
 from tests import commands, mills
-from tests.store.chains import STREAM, fill, make_chain, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_eras, make_store, write_eras
 from tokenmill.app.buckets import StreamCopy, Upload
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
 from tokenmill.recipe import Genesis

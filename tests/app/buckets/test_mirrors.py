@@ -25,8 +25,7 @@ from tests.app.buckets.scene import (
     uploaded,
     whole_store,
 )
-from tests.store.chains import STREAM, SUFFIXES, fill, make_store
-from tests.store.eras import make_eras, write_eras
+from tests.store.chains import STREAM, SUFFIXES, fill, make_eras, make_store, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
 from tokenmill.errors import BucketError, DifferenceError, TokenMillError

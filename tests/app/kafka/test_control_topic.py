@@ -19,8 +19,7 @@ from tests.eras.histories import FINGERPRINT, next_era
 from tests.mills import RAW, RECIPE
 from tests.service import in_own_loop, service_settings
 from tests.simulation.era_workers import STREAM, SimulatedConsumer, Topics, Written
-from tests.store.chains import make_chain, make_info
-from tests.store.eras import make_eras
+from tests.store.chains import make_chain, make_eras, make_info
 from tokenmill.app.kafka import control_topic
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_log import ControlLog, skip_record

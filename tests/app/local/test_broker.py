@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 
 from tests.app.sources.reading import content_of
 from tests.brokers import OpenBroker, pause, resume
+from tests.commands import command
 from tests.conftest import topics_on
 from tests.marked import until
 from tests.scraping import free_port
@@ -140,10 +141,9 @@ def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> 
 
 
 def test_a_start_that_is_interrupted_leaves_no_broker(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tokenmill.app.cli", "broker", "start", "--directory", str(tmp_path)]
-    path = tmp_path / "broker.pid"
+    words, path = ["broker", "start", "--directory", str(tmp_path)], tmp_path / "broker.pid"
     for number in (signal.SIGINT, signal.SIGTERM):
-        with subprocess.Popen([*command, "--port", str(free_port())], stdout=subprocess.DEVNULL) as starting:
+        with command([*words, "--port", str(free_port())], tmp_path / "log", {}) as starting:
             assert until(lambda: (found := Process.load(path)) is not None and found.running, 60.0)
             process = Process.load(path)
             starting.send_signal(number)
@@ -177,12 +177,12 @@ main()
 """The command line, in an interpreter that cannot import the extras; a container of the service holds none."""
 
 
-@pytest.mark.parametrize("command", ["config", "version", "broker start --port"])
-def test_all_commands_but_a_local_kafka_do_without_its_extra(command: str, tmp_path: Path) -> None:
-    words = [*command.split(), *([str(free_port())] if "port" in command else [])]
+@pytest.mark.parametrize("line", ["config", "version", "broker start --port"])
+def test_all_commands_but_a_local_kafka_do_without_its_extra(line: str, tmp_path: Path) -> None:
+    words = [*line.split(), *([str(free_port())] if "port" in line else [])]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == (BrokerError.exit_code if "port" in command else 0), done.stderr
-    assert ("pip install '.[broker]'" in done.stderr) == ("port" in command)
+    assert done.returncode == (BrokerError.exit_code if "port" in line else 0), done.stderr
+    assert ("pip install '.[broker]'" in done.stderr) == ("port" in line)
     assert "Traceback" not in done.stderr

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from io import StringIO
@@ -14,6 +12,7 @@ from typing import Final
 import pytest
 from rich.console import Console
 
+from tests.commands import command
 from tests.marked import MARK, marked, until
 from tokenmill.app.local.demo import _say_result, _training_line
 from tokenmill.app.local.live_view import LiveView, TrainingStatus
@@ -34,17 +33,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Demo:
     def __init__(self, directory: Path, arguments: Sequence[str]) -> None:
         self.mark = uuid.uuid4().hex
-        self._log = directory / "demo.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", "demo", *arguments],
-                env={**os.environ, MARK: self.mark},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=directory,
-                start_new_session=True,
-            )
+        self._log = directory / f"{self.mark}.log"
+        self.process = command(["demo", *arguments], self._log, {MARK: self.mark}, directory)
 
     @property
     def output(self) -> str:

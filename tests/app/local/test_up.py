@@ -5,19 +5,18 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest.mock import Mock
 
 import pytest
 
 from tests.brokers import pause
+from tests.commands import Command, command
 from tests.marked import MARK, marked, until
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.local.broker import Broker
@@ -29,22 +28,15 @@ SECONDS: Final = 60.0
 WITHIN: Final = 10.0  # in which it must be known that no broker answers
 
 
-def start(directory: Path, log: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tokenmill.app.cli", *words]
-    with (directory / log).open("wb") as output:
-        options |= {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "cwd": directory}
-        return subprocess.Popen(command, **options)
-
-
-def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]:
+def run_up(directory: Path, mark: str, *options: str) -> Command:
     words = ("up", "--state", "here", "--raw-topics", "notes", *options)
-    return start(directory, "up.log", *words, env={**os.environ, MARK: mark}, start_new_session=True)
+    return command(words, directory / "up.log", {MARK: mark}, directory)
 
 
-def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
+def produce(directory: Path, name: str) -> Command:
     (directory / name).write_text("one note " * 2000)
     config = str(LocalState(directory / "here").settings_file)
-    return start(directory, f"{name}.log", "produce", "notes", name, "--flush", "--config", config)
+    return command(["produce", "notes", name, "--flush", "--config", config], directory / f"{name}.log", {}, directory)
 
 
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:

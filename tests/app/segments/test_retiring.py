@@ -1,15 +1,23 @@
 """Retiring old segments, beside writers and readers, killed or not."""
 
-import os
 import shutil
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from tests.store import chains
-from tests.store.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
+from tests.store.chains import (
+    STREAM,
+    contents,
+    cut,
+    directory_of,
+    fill,
+    filled_store,
+    make_chain,
+    make_info,
+    make_store,
+)
 from tests.store.harm import dies
 from tokenmill.app.segments.retiring import retire
 from tokenmill.errors import DamagedError, InputError, StoreError
@@ -26,9 +34,7 @@ CHANGING = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """Return a store with five sealed segments of four blocks, and two blocks in an open one."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAIN, [22])
-    return store
+    return filled_store(tmp_path, INFO, CHAIN, [22])
 
 
 def firsts(store: Store) -> list[int]:
@@ -64,8 +70,7 @@ def test_retiring_waits_for_no_writer_and_goes_on_where_it_was(store: Store) -> 
 
 
 def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path: Path) -> None:
-    calm = make_store(tmp_path / "calm", INFO)
-    fill(calm, INFO, CHAIN, [30])
+    calm = filled_store(tmp_path / "calm", INFO, CHAIN, [30])
     retire(store.path, STREAM, 0, 8)
     fill(store, INFO, CHAIN, [30])
     kept = {name: data for name, data in contents(calm).items() if name[:12] >= f"{8:012d}"}
@@ -100,15 +105,6 @@ def test_killed_anywhere_it_is_finished_later(
         if not killed:
             break
     assert raised > 10
-
-
-def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Mock()
-    for name in ("fdatasync", "rename", "fsync", "unlink"):
-        calls.attach_mock(Mock(wraps=getattr(os, name)), name)
-        monkeypatch.setattr(os, name, getattr(calls, name))
-    retire(store.path, STREAM, 0, 4)
-    assert [name for name, *_ in calls.mock_calls[:4]] == ["fdatasync", "rename", "fsync", "unlink"]
 
 
 def test_readers_outlive_the_segments_that_they_hold(store: Store) -> None:

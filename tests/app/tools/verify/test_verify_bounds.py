@@ -14,8 +14,7 @@ from aiokafka import TopicPartition
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
 from tests.app.tools.verify.conftest import OneChain, tiny_settings
 from tests.mills import RECIPE, make_source, text
-from tests.store.chains import flip
-from tests.store.eras import with_offsets
+from tests.store.chains import flip, with_offsets
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.settings import dead_letter_topic
 from tokenmill.app.tools.verify import verify_bounds
