@@ -2,7 +2,7 @@
 
 What is on its disk, the window of a domain and a note of its place in the logs, is a cache: without it, or where it
 does not belong to the logs, a window of signatures is read again. Ranges are judged as the signature log has them,
-`DomainOrder`: docs/reliability.md has the rules, and tests/simulation/verdict_roles.py their model.
+`DomainOrder`: docs/reliability.md has the rules, and tests/simulation/test_verdicts.py their model.
 """
 
 import asyncio
