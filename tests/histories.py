@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenmill.reading import Acceptor, NewAcceptor, Run, RunFinder
+from tokenmill.reading import Acceptor
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import Piece, encode_entry
@@ -16,6 +16,8 @@ BLOCK_BYTES = 4
 
 @dataclass(frozen=True)
 class History:
+    fingerprint: bytes
+    partition: int
     blocks: Sequence[bytes]
     entries: Sequence[bytes]
     chains: Sequence[bytes]
@@ -26,7 +28,7 @@ class History:
 
     def message(self, first: int, end: int) -> Message:
         return Message(
-            fingerprint=FINGERPRINT,
+            fingerprint=self.fingerprint,
             first=first,
             cursor=Cursor(10 * end, 0, end),
             before=self.chains[first],
@@ -37,21 +39,21 @@ class History:
         )
 
     def acceptor(self, block: int = 0) -> Acceptor:
-        return Acceptor(FINGERPRINT, PARTITION, BLOCK_BYTES, block=block, chain=self.chains[block])
+        return Acceptor(self.fingerprint, self.partition, BLOCK_BYTES, block=block, chain=self.chains[block])
 
 
-def make_history(length: int, *, other_from: int | None = None, in_entries: bool = False) -> History:
+def make_history(
+    length: int,
+    *,
+    other_from: int | None = None,
+    in_entries: bool = False,
+    fingerprint: bytes = FINGERPRINT,
+    partition: int = PARTITION,
+) -> History:
     blocks, entries = [], []
     for number in range(length):
         other = number == other_from
         blocks.append((2 * number + (other and not in_entries)).to_bytes(BLOCK_BYTES, "little"))
         entries.append(encode_entry([Piece(0, 2 * number + (other and in_entries), 0, b"")]))
-    start = genesis_hash(FINGERPRINT, PARTITION)
-    return History(blocks, entries, [start, *roll(start, b"".join(blocks), entries)])
-
-
-def runs(messages: Sequence[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
-    finder = RunFinder(new_acceptor, whole=whole)
-    for message in messages:
-        finder.add(message)
-    return finder.runs()
+    start = genesis_hash(fingerprint, partition)
+    return History(fingerprint, partition, blocks, entries, [start, *roll(start, b"".join(blocks), entries)])

@@ -19,7 +19,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.documents import FLUSH_HEADER
 from tokenmill.errors import StoreError
 from tokenmill.store import open_eras
-from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.message import Message
 
 SPLITS = {"train": 500, "validation": 500}
 LAST = Raw(b".")
@@ -94,19 +94,3 @@ def all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlo
 
 def is_carry(message: Message | None) -> bool:
     return message is not None and message.is_carry
-
-
-def publish(
-    settings: Settings, topic: str, fingerprint: bytes, blocks: Sequence[ReferenceBlock], before: bytes
-) -> None:
-    message = Message(
-        fingerprint=fingerprint,
-        first=blocks[0].number,
-        cursor=blocks[-1].cursor,
-        before=before,
-        after=blocks[-1].chain,
-        totals=blocks[-1].totals,
-        tokens=b"".join(block.tokens for block in blocks),
-        entries=[block.entry for block in blocks],
-    )
-    send(settings, [Raw(bytes(message.tokens), 0, None, [(HEADER_NAME, encode_header(message))])], topic)

@@ -113,7 +113,7 @@ packings: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
 """Packings as fields of a recipe, the sizes of blocks left out; mostly ``concat``."""
 
 
-def _packed(packing: dict[str, Any], block_tokens: int, frame: dict[str, Any]) -> dict[str, Any]:
+def packed(packing: dict[str, Any], block_tokens: int, frame: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a packing whose blocks have so many tokens, or as many more as a row needs."""
     if packing["packing"] == "chunks":
         chunk = {"chunk_tokens": block_tokens - 1, **packing.get("packing_parameters", {})}
@@ -127,7 +127,7 @@ def _packed(packing: dict[str, Any], block_tokens: int, frame: dict[str, Any]) -
 def _source(
     fields: dict[str, Any], block_tokens: int, frame: dict[str, Any], packing: dict[str, Any], engine: str
 ) -> Source:
-    fields |= frame | {"block_tokens": block_tokens} | _packed(packing, block_tokens, frame)
+    fields |= frame | {"block_tokens": block_tokens} | packed(packing, block_tokens, frame)
     if engine == "bytes":
         return make_source(replace(RECIPE, **fields))
     bpe = tiny_bpe()

@@ -195,7 +195,7 @@ def test_a_genesis_of_another_format_is_refused() -> None:
     [
         ("recipe", []), ("recipe", None), ("recipe", "x"), ("recipe", {}), ("starts", "07"), ("starts", [-1]),
         ("starts", [0.5]), ("starts", [True]), ("segment_blocks", 0), ("segment_blocks", "7"), ("stream", 7),
-        ("versions", []), ("starts", [0] * 70_000),
+        ("versions", []), ("starts", [0] * 70_000), ("recipe", {**RECIPE.to_dict(), "pipeline": ["words"]}),
     ],
 )  # fmt: skip
 def test_what_no_mill_writes_is_no_genesis(name: str, value: object) -> None:

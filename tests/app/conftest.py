@@ -24,6 +24,16 @@ async def until(condition: Callable[[], object], *tasks: "asyncio.Task[Any]") ->
             await asyncio.sleep(0.005)
 
 
+async def rest(times: int = 50) -> None:
+    """Let everything go on that can at once."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+class EndedError(BaseException):
+    """Stands for the end of the process."""
+
+
 @pytest.fixture
 def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in an empty directory and environment, so that no settings of the developer count."""

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.histories import BLOCK_BYTES, FINGERPRINT, History, make_history, runs
+from tests.histories import BLOCK_BYTES, FINGERPRINT, History, make_history
 from tests.mills import PARTITION, Source, assert_follow, make_source, text, write
 from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill import reading
 from tokenmill.documents import Record
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
-from tokenmill.reading import Acceptor, Blocks, Dropped, Gap, Run, Taken, resume_point
+from tokenmill.reading import Acceptor, Blocks, Dropped, Gap, Run, RunFinder, Taken, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import Cursor, genesis_hash, roll
 from tokenmill.wire.message import Message, decode_message, encode_header
@@ -236,18 +236,17 @@ def test_a_message_that_contradicts_itself_is_damaged(change: Callable[[Message]
         TRUE.acceptor().offer(replace(TRUE.message(0, 0), after=bytes(16)))
 
 
-def _runs(messages: Sequence[Message], recipe: Recipe, *, whole: bool) -> list[Run]:
+def _runs(messages: Sequence[Message], recipe: Recipe | None = None, *, whole: bool = True) -> list[Run]:
+    """Find the runs in messages of a recipe's stream, that of `TRUE` if none is named."""
+    stream = (FINGERPRINT, BLOCK_BYTES) if recipe is None else (recipe.fingerprint, recipe.block_bytes)
+
     def new_acceptor(block: int, chain: bytes | None) -> Acceptor:
-        return Acceptor(recipe.fingerprint, PARTITION, recipe.block_bytes, block=block, chain=chain)
+        return Acceptor(stream[0], PARTITION, stream[1], block=block, chain=chain)
 
-    return runs(messages, new_acceptor, whole=whole)
-
-
-def _true_runs(messages: Sequence[Message], *, whole: bool = True) -> list[Run]:
-    def new_acceptor(block: int, chain: bytes | None) -> Acceptor:
-        return Acceptor(FINGERPRINT, PARTITION, BLOCK_BYTES, block=block, chain=chain)
-
-    return runs(messages, new_acceptor, whole=whole)
+    finder = RunFinder(new_acceptor, whole=whole)
+    for message in messages:
+        finder.add(message)
+    return finder.runs()
 
 
 @st.composite
@@ -321,7 +320,7 @@ def test_runs_are_what_the_numbers_say(*, spans: list[tuple[int, int]], whole: b
             expected[-1][1] = max(expected[-1][1], end)
         else:
             expected.append([first, end])
-    found = _true_runs([TRUE.message(*span) for span in cut], whole=whole)
+    found = _runs([TRUE.message(*span) for span in cut], whole=whole)
     assert [(run.first, run.point.cursor) for run in found] == [
         (first, Cursor(10 * end, 0, end)) for first, end in expected
     ]
@@ -349,7 +348,7 @@ def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.Mon
         later = [other.message(first, first + 1) for first in range(4, LENGTH)]
         for gap in ([(2, 4)], [(3, 4), (2, 3)], [(2, 5)], [(2, 4), (4, 5)]):
             with pytest.raises(DifferenceError):
-                _true_runs([TRUE.message(0, 2), *later, *(TRUE.message(*span) for span in gap)])
+                _runs([TRUE.message(0, 2), *later, *(TRUE.message(*span) for span in gap)])
 
 
 def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
@@ -359,7 +358,7 @@ def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
         messages = [TRUE.message(0, 3), other.message(4, 7), TRUE.message(3, end)]
         for log in (messages, [messages[1], messages[0], messages[2]]):
             with pytest.raises(DifferenceError):
-                _true_runs(log)
+                _runs(log)
 
 
 def test_block_0_must_begin_the_chain_of_this_partition() -> None:
@@ -368,13 +367,13 @@ def test_block_0_must_begin_the_chain_of_this_partition() -> None:
     before = genesis_hash(FINGERPRINT, PARTITION + 1)
     (after,) = roll(before, message.tokens, message.entries)
     with pytest.raises(DifferenceError):
-        _true_runs([replace(message, before=before, after=after)])
+        _runs([replace(message, before=before, after=after)])
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_tails_of_other_streams_and_other_histories_are_refused(*, whole: bool) -> None:
     first = TRUE.message(0, 4)
     with pytest.raises(DifferenceError):
-        _true_runs([first, make_history(LENGTH, other_from=2).message(2, 6)], whole=whole)
+        _runs([first, make_history(LENGTH, other_from=2).message(2, 6)], whole=whole)
     with pytest.raises(FingerprintError):
-        _true_runs([first, replace(TRUE.message(4, 6), fingerprint=bytes(16))], whole=whole)
+        _runs([first, replace(TRUE.message(4, 6), fingerprint=bytes(16))], whole=whole)

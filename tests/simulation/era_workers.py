@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tests.eras.judging import chain_of, read_ended, read_era
+from tests.histories import History, make_history
 from tests.simulation.broker import Log, make_scene, step
 from tokenmill.app.kafka import clients
 from tokenmill.app.kafka.control_log import ControlLog
@@ -27,10 +28,7 @@ from tokenmill.app.settings import Settings, Stream
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog
 from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
 from tokenmill.store import Store
-from tokenmill.wire.chain import Cursor, genesis_hash, roll
-from tokenmill.wire.message import HEADER_NAME, Message, encode_header
-from tokenmill.wire.pieces import Piece, encode_entry
-from tokenmill.wire.totals import Totals
+from tokenmill.wire.message import HEADER_NAME, encode_header
 
 GENESIS: Final = make_scene(1, 4, 0).geneses[0]
 FINGERPRINT: Final = GENESIS.recipe.fingerprint
@@ -49,31 +47,15 @@ class Written(NamedTuple):
 
 
 @cache
-def hashes(partition: int) -> list[bytes]:
-    start = genesis_hash(FINGERPRINT, partition)
-    return [start, *roll(start, _tokens(partition, 0, MOST_BLOCKS), [_entry(block) for block in range(MOST_BLOCKS)])]
-
-
-def _tokens(partition: int, first: int, stop: int) -> bytes:
-    return b"".join(bytes((partition, block & 255, block >> 8, 1)) for block in range(first, stop))
-
-
-def _entry(block: int) -> bytes:
-    return encode_entry([Piece(0, block, 0, b"")])
+def history_of(partition: int, other_from: int | None = None) -> History:
+    return make_history(MOST_BLOCKS, other_from=other_from, fingerprint=FINGERPRINT, partition=partition)
 
 
 @cache
-def written(partition: int, first: int, stop: int, branch: int = 0) -> Written:
-    """Return a message of these blocks; those of another branch are right in themselves, and others."""
-    chain = hashes(partition)
-    tokens, entries = _tokens(partition, first, stop), [_entry(block) for block in range(first, stop)]
-    after = chain[stop]
-    if branch:
-        tokens = bytes(byte ^ branch for byte in tokens)
-        after = roll(chain[first], tokens, entries)[-1]
-    cursor = Cursor(10 * stop, 0, stop, 10 * stop - 1)
-    message = Message(FINGERPRINT, first, cursor, chain[first], after, Totals(), tokens, entries)
-    return Written(None, tokens, [(HEADER_NAME, encode_header(message))], (first, stop))
+def written(partition: int, first: int, stop: int, *, other: bool = False) -> Written:
+    """Return a message of these blocks; one whose first block is another one is right in itself."""
+    message = history_of(partition, first if other else None).message(first, stop)
+    return Written(None, bytes(message.tokens), [(HEADER_NAME, encode_header(message))], (first, stop))
 
 
 class Topics:
@@ -166,7 +148,7 @@ class Truth:
             era = read_era(chain[-1])
             assert era is not None
             for partition, (first, stop, before, after) in enumerate(era["ranges"]):
-                known = hashes(partition)
+                known = history_of(partition).chains
                 assert (before, after) == (known[first].hex(), known[stop].hex()), "an era names another hash"
                 assert stop <= self._ever[partition], "an era has blocks that never were there without a gap"
 

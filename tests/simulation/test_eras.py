@@ -213,7 +213,7 @@ class EraHistory:
         partition = self.rng.randrange(len(self.topics.tokens))
         reached = self.topics.reach(partition)
         if reached and partition not in self._stopped:
-            self.topics.tokens[partition].append(written(partition, reached - 1, reached, branch=2))
+            self.topics.tokens[partition].append(written(partition, reached - 1, reached, other=True))
             self._stopped.add(partition)
             self.seen["partitions that contradict themselves"] += 1
 

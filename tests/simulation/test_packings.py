@@ -13,6 +13,7 @@ from tests.simulation.broker import Scene, scene_of
 from tests.simulation.history import Action, History, draw_plan, plan_of
 from tests.simulation.test_histories import FAULTS, explored
 from tests.simulation.worker import Rules
+from tests.strategies import packed
 from tokenmill.errors import DifferenceError
 
 HISTORIES: Final = 40
@@ -30,11 +31,8 @@ PACKINGS: Final[tuple[dict[str, Any], ...]] = (
 @cache
 def packed_scene(number: int, splits: int, block_tokens: int, start: int, _: tuple[int, int] | None) -> Scene:
     """Return the scene in which the chains have the packing of this number, whatever a plan says of ``fit``."""
-    packing = PACKINGS[number]
-    if packing["packing"] == "chunks":
-        parameters = {"chunk_tokens": block_tokens - 1, **packing.get("packing_parameters", {})}
-        packing = {**packing, "packing_parameters": parameters, "segment_tokens": 1}
-    return scene_of(replace(RECIPE, block_tokens=block_tokens, **packing), splits, start)
+    fields = {"block_tokens": block_tokens} | packed(PACKINGS[number], block_tokens, {})
+    return scene_of(replace(RECIPE, **fields), splits, start)
 
 
 @pytest.mark.fault("simulated")

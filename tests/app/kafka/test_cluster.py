@@ -27,7 +27,6 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
-from tests.app.privates import used
 from tests.conftest import TopicFactory
 from tests.faults.proxy import RESET
 from tests.outages import Hands
@@ -46,11 +45,6 @@ def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
     own = Path(cluster.__file__)
     found = [path for path in own.parents[1].rglob("*.py") if any(name in path.read_text() for name in ALONE)]
     assert found == [own]
-
-
-def test_private_parts_of_aiokafka_are_these() -> None:
-    names = "_client _conns _create_fetch_waiter _fetch_task _fetcher _isolation_level _metadata_update _requests"
-    assert used([cluster]) == set(names.split())
 
 
 async def test_another_version_of_aiokafka_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

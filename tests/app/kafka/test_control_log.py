@@ -170,12 +170,6 @@ def test_lists_of_steps_are_found_by_their_hash() -> None:
     assert log.tokenizer(next(iter(lists))) is None
 
 
-def test_a_genesis_whose_steps_are_none_is_junk() -> None:
-    log, recipe = ControlLog(), {**RECIPE.to_dict(), "pipeline": ["words"]}
-    assert log.add(GENESIS_KEY, json.dumps({**json.loads(FIRST.pack()), "recipe": recipe}).encode()) is not None
-    assert log.genesis is None
-
-
 CONTENT = bytes(range(256)) * 4
 DIGEST = sha256(CONTENT).hexdigest()
 

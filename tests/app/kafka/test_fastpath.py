@@ -32,9 +32,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.kafka.conftest import REPLACED
-from tests.app.privates import used
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka import fastpath, fetched_batches
+from tokenmill.app.kafka import fastpath
 from tokenmill.app.kafka.clients import consumer, producer, read_range
 from tokenmill.app.kafka.fastpath import LARGE_BYTES, SMALL_BYTES, BatchBuilder, FrameProtocol, SendBuffers
 from tokenmill.app.local.broker import Broker
@@ -81,11 +80,6 @@ def test_another_aiokafka_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"aiokafka 0\.99\.0 is not .*: install 0\.14\.0"):
         fastpath.install()
     assert replaced() == before
-
-
-def test_private_parts_of_aiokafka_are_these() -> None:
-    names = "_aborted_producers _check_crcs _consume_aborted_up_to _contains_abort_marker _isolation_level _records"
-    assert used([fetched_batches, fastpath]) == {*names.split(), "_relative_offset", "_replace", "_tp"}
 
 
 async def test_other_consumers_of_the_process_get_aiokafkas_own_records(

@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 from unittest.mock import Mock
@@ -28,9 +29,15 @@ SECONDS: Final = 60.0
 WITHIN: Final = 10.0  # in which it must be known that no broker answers
 
 
-def run_up(directory: Path, mark: str, *options: str) -> Command:
+@contextmanager
+def running_up(directory: Path, mark: str, *options: str) -> Iterator[Command]:
+    """Run `tokenmill up`; where it has not ended with the block it is killed, and its workers and Kafka end with it."""
     words = ("up", "--state", "here", "--raw-topics", "notes", *options)
-    return command(words, directory / "up.log", {MARK: mark}, directory)
+    process = command(words, directory / "up.log", {MARK: mark}, directory)
+    try:
+        yield process
+    finally:
+        process.kill()
 
 
 def produce(directory: Path, name: str) -> Command:
@@ -42,10 +49,10 @@ def produce(directory: Path, name: str) -> Command:
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     log = tmp_path / "up.log"
-    process = run_up(tmp_path, mark)
-    assert until(lambda: "2 of 2 mills" in log.read_text(), SECONDS), log.read_text()
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(SECONDS) == 130, log.read_text()
+    with running_up(tmp_path, mark) as process:
+        assert until(lambda: "2 of 2 mills" in log.read_text(), SECONDS), log.read_text()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(SECONDS) == 130, log.read_text()
     assert marked(mark) == []
     state = LocalState(tmp_path / "here")
     assert f"produce --config {state.settings_file} notes PATH" in log.read_text()
@@ -58,21 +65,22 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.needs("minutes")
 def test_up_says_that_it_has_no_page_where_another_service_has_its_address(tmp_path: Path) -> None:
     mark, log = uuid.uuid4().hex, tmp_path / "up.log"
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        process = run_up(tmp_path, mark, "--metrics-port", str(other.getsockname()[1]))
-        try:
-            assert until(lambda: "this service serves no status" in log.read_text(), SECONDS), log.read_text()
-        finally:
-            os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(SECONDS) == 130, log.read_text()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        running_up(tmp_path, mark, "--metrics-port", str(other.getsockname()[1])) as process,
+    ):
+        assert until(lambda: "this service serves no status" in log.read_text(), SECONDS), log.read_text()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(SECONDS) == 130, log.read_text()
 
 
 @pytest.mark.needs("minutes")
 def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> None:
     mark, port = uuid.uuid4().hex, free_port()
     log, broker = tmp_path / "up.log", Broker(tmp_path / "here" / "broker")
-    process = run_up(tmp_path, mark, "--metrics-port", str(port))
-    try:
+    with ExitStack() as stack:
+        stack.callback(broker.kill)
+        process = stack.enter_context(running_up(tmp_path, mark, "--metrics-port", str(port)))
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS), log.read_text()
         assert until(lambda: any("_lag_" in name for name, _ in scrape(port)), SECONDS)
         pause(broker)
@@ -102,9 +110,6 @@ def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> N
         assert until(lambda: ask(port, "/readyz").code == 503, WITHIN), log.read_text()
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0, log.read_text()
-    finally:
-        process.kill()
-        broker.kill()
     said = [json.loads(line) for line in (tmp_path / "here" / "logs" / "supervisor.log").read_text().splitlines()]
     events = [line["event"] for line in said if "broker" in line["event"] or "Kafka" in line["event"]]
     assert events[:4] == ["no broker answers", "Kafka ended", "Kafka started again", "a broker answers again"]

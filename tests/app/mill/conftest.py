@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 import pytest
 from faust.types import TP
 
+from tests.app.conftest import EndedError, rest
 from tokenmill.app.kafka.control_log import ControlLog
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.kafka.fetched_batches import FetchedBatch
@@ -33,10 +34,6 @@ from tokenmill.wire.message import HEADER_NAME, decode_message
 EPOCH = 7
 TP0 = TP("raw", 0)
 TEXT = b"a document that fills more than a block, for a block has sixty-four bytes; " * 2
-
-
-class EndedError(BaseException):
-    """Stands for the end of the process."""
 
 
 @dataclass
@@ -176,11 +173,6 @@ async def resumed(world: World) -> AsyncIterator[RawPartition]:
 def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> FetchedBatch:
     records: list[Any] = [Record(at, 1000 + at, None, value) for at, value in enumerate(values, first)]
     return FetchedBatch(TP0, records, first + len(values) if position is None else position, epoch)
-
-
-async def rest(times: int = 50) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
 
 
 async def fed(partition: RawPartition, found: FetchedBatch) -> None:

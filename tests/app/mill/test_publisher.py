@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.app.mill.conftest import EndedError
+from tests.app.conftest import EndedError, rest
 from tests.histories import BLOCK_BYTES, make_history
 from tests.mills import RECIPE, make_source, text
 from tokenmill.app.kafka.dead_letters import WrittenLetter
@@ -157,18 +157,14 @@ class Wire:
         self.answers.append(asyncio.get_running_loop().create_future())
         return await self.answers[-1]
 
-    async def settle(self) -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
-
     async def put(self, messages: Sequence[Message]) -> None:
         await self.publisher.put(messages)
-        await self.settle()
+        await rest()
 
     async def answer(self, found: int | Exception) -> None:
         waiting = next(answer for answer in self.answers if not answer.done())
         waiting.set_result(found) if isinstance(found, int) else waiting.set_exception(found)
-        await self.settle()
+        await rest()
 
 
 @pytest.fixture
@@ -197,7 +193,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
 async def test_one_message_is_in_flight(wire: Wire) -> None:
     await wire.publisher.put(MESSAGES[:3])
     for number in range(3):
-        await wire.settle()
+        await rest()
         assert [message.first for message in wire.arrived] == list(range(number + 1))
         assert (wire.publisher.durable.block, wire.publisher.messages) == (number, number)
         assert not wire.publisher.idle
@@ -288,7 +284,7 @@ async def test_what_waits_is_bounded(wire: Wire, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "PENDING_BYTES", 2 * BLOCK_BYTES)
     putting = asyncio.create_task(wire.publisher.put(MESSAGES[:5]))
     for number in range(5):
-        await wire.settle()
+        await rest()
         assert wire.publisher.pending_bytes <= 2 * BLOCK_BYTES
         assert putting.done() == (number >= 3)
         await wire.answer(number)
@@ -302,7 +298,7 @@ async def test_who_waits_for_room_is_let_go_by_the_stop_which_ends_no_process(
     """What was in flight may arrive or not: the next owner looks. Nothing more is sent, not even what is put later."""
     monkeypatch.setattr(module, "PENDING_BYTES", BLOCK_BYTES)
     putting = asyncio.create_task(wire.publisher.put(MESSAGES[:5]))
-    await wire.settle()
+    await rest()
     wire.publisher.stop()
     await asyncio.wait_for(putting, 10)
     before = wire.publisher.pending_bytes

@@ -13,8 +13,8 @@ import pytest
 from aiokafka import errors as kafka_errors
 from structlog.testing import capture_logs
 
-from tests.app.conftest import until
-from tests.app.mill.conftest import EPOCH, TEXT, TP0, EndedError, World, WorldFactory, batch, fed, rest, resumed
+from tests.app.conftest import EndedError, rest, until
+from tests.app.mill.conftest import EPOCH, TEXT, TP0, World, WorldFactory, batch, fed, resumed
 from tests.app.milling.decoding.opened import opened
 from tests.faults.deadly_stages import STAGES, deadly
 from tokenmill import errors

@@ -1,16 +1,16 @@
 """Where a reader begins, and what it does about a block that is missing."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from aiokafka import TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import TopicFactory
-from tests.histories import make_history
-from tests.milled import Milled, publish
-from tokenmill.app.kafka.clients import consumer
+from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
+from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
 from tokenmill.app.kafka.control_log import IgnoreList
-from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.segments import following
 from tokenmill.app.segments.following import GapSearch, find_start, hint_holds, late_start
 from tokenmill.reading import FIRST_TAIL, Gap
@@ -29,18 +29,15 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.cases(1)
-async def test_a_store_begins_at_the_first_border_that_is_retained(
-    milled: Milled, topic: TopicFactory, case: str
-) -> None:
+async def test_a_store_begins_at_the_first_border_that_is_retained(case: str) -> None:
     spans, border = CASES[case]
-    name, chain = topic(), milled.chains[milled.train, 0]
-    (recipe,) = (r for s, r in plan_topic(milled.settings, milled.raw_topic).recipes.items() if s.name == milled.train)
-    for first, end in spans:
-        publish(milled.settings, name, recipe.fingerprint, chain[first:end], chain[first - 1].chain)
-    async with consumer(milled.settings) as client:
-        found = await late_start(client, TopicPartition(name, 0), recipe, 16, IgnoreList())
-    assert found == (None if border is None else Start(border, chain[border - 1].chain))
+    kafka, tokens, history = MemoryKafka(), TopicPartition("tokens", PARTITION), make_history(40)
+    kafka.logs[tokens] = []
+    kafka.send(*tokens, [history.message(*span) for span in spans])
+    client: Any = MemoryClient(kafka)
+    recipe: Any = SimpleNamespace(fingerprint=FINGERPRINT, block_bytes=BLOCK_BYTES)
+    found = await late_start(client, tokens, recipe, 16, IgnoreList())
+    assert found == (None if border is None else Start(border, history.chains[border]))
 
 
 LENGTH = 10 + FIRST_TAIL

@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Fetcher
 from faust.types import TP
 
-from tests.app.privates import used
+from tests.app.conftest import EndedError, rest
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, records
 from tests.service import Raw, Service, send, service_settings, stored_blocks
@@ -29,10 +29,6 @@ from tokenmill.app.worker import ending, transport
 from tokenmill.app.worker.transport import AssignedConductor, BatchApp, BatchConsumer, ConsumerThread, Partitions
 
 ONE, TWO = TP("raw", 0), TP("raw", 1)
-
-
-class EndedError(BaseException):
-    """Stands for the end of the process."""
 
 
 class Scripted:
@@ -77,11 +73,6 @@ def owner(monkeypatch: pytest.MonkeyPatch, made: list[Scripted]) -> Partitions[S
 @pytest.fixture
 def made() -> list[Scripted]:
     return []
-
-
-async def rest() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_partitions_resume_side_by_side_in_the_background(
@@ -230,16 +221,6 @@ def test_every_override_is_of_a_part_that_is_there(own: type) -> None:
     bases = own.__mro__[1:]
     names = {name for name in vars(own) if any(name in vars(base) for base in bases)} - {"logger", "_abc_impl"}
     assert {name for name in names if not name.startswith("__")} == set(OVERRIDES[own].split())
-
-
-def test_private_parts_of_libraries_are_these() -> None:
-    """By the source: what the transport gets, sets and calls of Faust and aiokafka, for whoever upgrades them."""
-    names = """
-    _auto_offset_reset _buffered_partitions _consumer _consumer_timeout _coordinator _ensure_consumer _ensure_producer
-    _fetch_max_wait_ms _fetch_min_bytes _fetcher _get_active_partitions _getmany _isolation_level _stopped
-    _max_partition_fetch_bytes _subscription _tp_index _value_deserializer
-    """
-    assert used([transport]) == set(names.split())
 
 
 def consumer_thread(client: AIOKafkaConsumer) -> ConsumerThread:

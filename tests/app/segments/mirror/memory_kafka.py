@@ -64,7 +64,6 @@ class MemoryClient:
         self._kafka = kafka
         self.places: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
-        self.seeks: list[tuple[TopicPartition, int]] = []
         self.told: list[tuple[str, TopicPartition]] = []
         """Seeks, pauses and resumes, in their order."""
         self._client = self
@@ -112,7 +111,6 @@ class MemoryClient:
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self.places[tp] = offset
-        self.seeks.append((tp, offset))
         self.told.append(("seek", tp))
 
     async def position(self, tp: TopicPartition) -> int:
@@ -127,7 +125,7 @@ class MemoryClient:
     async def end_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {tp: len(self._kafka.logs.get(tp, ())) for tp in tps}
 
-    async def getmany(self, tp: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Any]]:  # noqa: ARG002
+    async def getmany(self, tp: TopicPartition, *, timeout_ms: int) -> dict[TopicPartition, list[Any]]:  # noqa: ARG002
         """Return a partition's next records, two at most, so that there are several fetches."""
         await asyncio.sleep(0.001)
         if tp in self.paused:

@@ -326,15 +326,15 @@ async def test_what_a_store_lacks_is_counted(store: Store, stream: MemoryStream,
         assert flow.heads == {flow.topics[0]: 3}
         found = measure.take([flow])
         assert (found.blocks, found.bytes, found.stored) == (3, 3 * stream.recipe.block_bytes, 0)
-        looks = len(client.seeks)
+        looks = len(client.told)
         await flow.look(client)
-        assert len(client.seeks) == looks
+        assert len(client.told) == looks
         stream.send(0, 2, first=1)  # a late writer's message does not lower the head
         stream.send(1, 2)
         flow.reached[flow.topics[1]] = 2
         await flow.look(client)
         assert flow.heads == {flow.topics[0]: 3}
-        assert {tp for tp, _ in client.seeks[looks:]} == {flow.topics[0]}
+        assert {tp for what, tp in client.told[looks:] if what == "seek"} == {flow.topics[0]}
 
 
 async def test_a_mirror_that_is_done_has_closed_everything_and_looked_at_the_end(
@@ -500,4 +500,4 @@ async def test_another_streams_message_is_no_head(stream: MemoryStream, flow: St
         stream.kafka.append(flow.topics[0].topic, flow.topics[0].partition, b"foreign")
         await flow.look(client)
         assert flow.heads == {}
-        assert {tp for tp, _ in client.seeks} == {flow.topics[0]}
+        assert {tp for what, tp in client.told if what == "seek"} == {flow.topics[0]}
