@@ -32,8 +32,8 @@ batches = st.tuples(st.lists(records, min_size=1, max_size=8), st.sampled_from([
 """Records, the codec that packs them, and how many offsets after the batch hold nothing."""
 
 
-def fetch_of(found: list[tuple[list[Any], int, int]], first: int = 7) -> bytes:
-    data, offset = b"", first
+def fetch_of(found: list[tuple[list[Any], int, int]]) -> bytes:
+    data, offset = b"", 7
     for contents, codec, gap in found:
         builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 10**9)
         for number, (key, value, headers) in enumerate(contents):
@@ -52,8 +52,8 @@ def theirs(data: bytes, position: int = 0) -> Any:
     return THEIRS(PARTITION, MemoryRecords(data), None, position, None, None, True, READ_COMMITTED)
 
 
-def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> FetchedRecords:
-    return FetchedRecords(PARTITION, FetchedBatches(data), None, position, None, None, check, READ_COMMITTED)
+def ours(data: bytes | memoryview, position: int = 0) -> FetchedRecords:
+    return FetchedRecords(PARTITION, FetchedBatches(data), None, position, None, None, True, READ_COMMITTED)
 
 
 @given(st.lists(batches, max_size=4), st.integers(0, 25), st.integers(0, 30))

@@ -44,9 +44,10 @@ def registry() -> Iterator[SmallRegistry]:
         yield small
 
 
-def settings_for(registry: SmallRegistry, broker: Broker, raw_topic: str, directory: Path) -> Settings:
+@pytest.fixture
+def settings(registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
     return service_settings(
-        broker, raw_topic, directory, splits={"train": 1000}, decode="avro", schema_registry_url=registry.url
+        broker, topic(), tmp_path, splits={"train": 1000}, decode="avro", schema_registry_url=registry.url
     )
 
 
@@ -152,10 +153,7 @@ async def test_schema_that_is_lost_waits_for_a_person(world: World) -> None:
         assert partition._mill.chains["train"].totals.dead_lettered["skipped"] == 3
 
 
-async def test_all_records_that_name_a_schema_can_be_skipped(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
-    settings = settings_for(registry, broker, topic(), tmp_path)
+async def test_all_records_that_name_a_schema_can_be_skipped(settings: Settings) -> None:
     raw_topic, (stream,) = settings.raw_topics[0], settings.streams()
     send(settings, map(Raw, WITH_LOST))
     settled(settings)
@@ -181,9 +179,8 @@ async def test_partition_that_is_given_up_while_it_waits_mills_nothing(registry:
 
 @pytest.mark.needs("minutes")
 def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
+    registry: SmallRegistry, settings: Settings, tmp_path: Path
 ) -> None:
-    settings = settings_for(registry, broker, topic(), tmp_path)
     sent = [Raw(value) for value in VALUES]
     registry.stop()
     send(settings, sent[:10])
@@ -231,10 +228,7 @@ def _differs_with_another_registry(settings: Settings) -> None:
         assert any(other.url in note for note in result.notes)
 
 
-def test_reference_refuses_to_guess(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
-    settings = settings_for(registry, broker, topic(), tmp_path)
+def test_reference_refuses_to_guess(registry: SmallRegistry, settings: Settings) -> None:
     send(settings, map(Raw, VALUES))
     registry.stop()
     with pytest.raises(RegistryError):

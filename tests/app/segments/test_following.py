@@ -33,7 +33,7 @@ async def test_a_store_begins_at_the_first_border_that_is_retained(case: str) ->
     spans, border = CASES[case]
     kafka, tokens, history = MemoryKafka(), TopicPartition("tokens", PARTITION), make_history(40)
     kafka.logs[tokens] = []
-    kafka.send(*tokens, [history.message(*span) for span in spans])
+    kafka.send(tokens.topic, tokens.partition, [history.message(*span) for span in spans])
     client: Any = MemoryClient(kafka)
     recipe: Any = SimpleNamespace(fingerprint=FINGERPRINT, block_bytes=BLOCK_BYTES)
     found = await late_start(client, tokens, recipe, 16, IgnoreList())
