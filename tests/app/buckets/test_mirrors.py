@@ -1,6 +1,5 @@
 """``tokenmill mirror --from``: a store out of a bucket is the store that was uploaded, however it came about."""
 
-import os
 import random
 import signal
 from hashlib import sha256
@@ -9,22 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests import commands
-from tests.app.buckets.scene import (
-    CHAINS,
-    ERAS,
-    INFO,
-    SECONDS,
-    STOPS,
-    Memory,
-    copied,
-    grow,
-    other_history,
-    small_segments,
-    store_with,
-    until,
-    uploaded,
-    whole_store,
-)
+from tests.app.buckets import scene
+from tests.app.commands import invoke
 from tests.store.chains import STREAM, SUFFIXES, fill, make_eras, make_store, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
@@ -40,92 +25,92 @@ def files(store: Path) -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
+    scene.small_segments(monkeypatch)
 
 
 def test_what_comes_back_is_what_was_uploaded(tmp_path: Path) -> None:
-    memory, store = Memory(), make_store(tmp_path / "store", INFO)
-    for eras in range(1, len(ERAS) + 1):
-        grow(store, eras)
-        uploaded(store.path, memory)
-        copied(tmp_path / "copy", memory)
+    memory, store = scene.Memory(), make_store(tmp_path / "store", scene.INFO)
+    for eras in range(1, len(scene.ERAS) + 1):
+        scene.grow(store, eras)
+        scene.uploaded(store.path, memory)
+        scene.copied(tmp_path / "copy", memory)
         assert open_eras(tmp_path / "copy", STREAM).eras <= eras
     assert files(tmp_path / "copy") == files(store.path)
     assert open_eras(tmp_path / "copy", STREAM).ended
 
 
 def test_a_bucket_of_a_store_that_began_late(tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "store")
+    store = scene.whole_store(tmp_path / "store")
     retire(store, STREAM, 0, 16)
-    copied(tmp_path / "copy", Memory(store))
+    scene.copied(tmp_path / "copy", scene.Memory(store))
     reader = open_partition(tmp_path / "copy", STREAM, 0)
     assert (reader.first_block, reader.blocks) == (24, 25)  # the bucket's begin at 18, of three blocks each
-    assert reader.chain_before(24) == CHAINS[0].chains[23]
-    assert open_eras(tmp_path / "copy", STREAM).eras == len(ERAS)
+    assert reader.chain_before(24) == scene.CHAINS[0].chains[23]
+    assert open_eras(tmp_path / "copy", STREAM).eras == len(scene.ERAS)
 
 
 @pytest.mark.parametrize("end", ["bin", "docs", "index", "json", "commits"])
 @pytest.mark.parametrize("how", ["changed", "gone", "short"])
 @pytest.mark.cases(3)
 def test_what_the_bucket_lost_or_changed_is_named(end: str, how: str, tmp_path: Path) -> None:
-    store = whole_store(tmp_path / "store")
-    memory = Memory(store)
+    store = scene.whole_store(tmp_path / "store")
+    memory = scene.Memory(store)
     name = f"{STREAM}/0/{24 if end == 'commits' else 6:012d}.{end}"
     good = memory.objects[name]
     memory.objects[name] = {"changed": bytes([good[0] ^ 1]) + good[1:], "gone": b"", "short": good[:-1]}[how]
     if how == "gone":
         del memory.objects[name]
     with pytest.raises((BucketError, DifferenceError), match=name):
-        copied(tmp_path / "copy", memory)
+        scene.copied(tmp_path / "copy", memory)
     assert open_partition(tmp_path / "copy", STREAM, 0).blocks <= (24 if end == "commits" else 6)
     memory.objects[name] = good
-    copied(tmp_path / "copy", memory)
+    scene.copied(tmp_path / "copy", memory)
     assert files(tmp_path / "copy") == files(store)
 
 
 def test_a_segment_with_good_checksums_and_other_text_is_refused(tmp_path: Path) -> None:
-    memory = Memory(whole_store(tmp_path / "store"))
-    foreign = make_store(tmp_path / "foreign", INFO)
-    fill(foreign, INFO, CHAINS[1], [25], partition=1)
-    write_eras(foreign, make_eras(INFO, CHAINS, [{1: 25}]))
-    other = Memory(foreign.path)
+    memory = scene.Memory(scene.whole_store(tmp_path / "store"))
+    foreign = make_store(tmp_path / "foreign", scene.INFO)
+    fill(foreign, scene.INFO, scene.CHAINS[1], [25], partition=1)
+    write_eras(foreign, make_eras(scene.INFO, scene.CHAINS, [{1: 25}]))
+    other = scene.Memory(foreign.path)
     heads = memory.objects[f"{STREAM}/heads/00000000"]
     for end in ("bin", "docs", "index", "idx", "json"):
         of_1, of_0 = (f"{STREAM}/{partition}/000000000003.{end}" for partition in (1, 0))
         memory.objects[of_0] = other.objects[of_1]
     with pytest.raises(BucketError, match="its SHA-256 is not the one in the head"):
-        copied(tmp_path / "copy", memory)
+        scene.copied(tmp_path / "copy", memory)
     digest = sha256(memory.objects[f"{STREAM}/1/000000000003.json"]).hexdigest().encode()
     mine = heads[heads.index(b"[0,3,6,") + 8 :][:64]
     memory.objects[f"{STREAM}/heads/00000000"] = heads.replace(mine, digest)
     del memory.objects[f"{STREAM}/heads/00000001"]  # which would not continue that one
     with pytest.raises(DifferenceError, match="does not continue"):
-        copied(tmp_path / "copy", memory)
+        scene.copied(tmp_path / "copy", memory)
 
 
 def test_another_history_is_refused(tmp_path: Path) -> None:
-    memory, other = Memory(whole_store(tmp_path / "store")), other_history(tmp_path / "other", 5)
+    memory, other = scene.Memory(scene.whole_store(tmp_path / "store")), scene.other_history(tmp_path / "other", 5)
     before = files(other)
     with pytest.raises(DifferenceError, match="have different eras"):
-        copied(other, memory)
+        scene.copied(other, memory)
     assert files(other) == before
 
 
 def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
     rng, fails = random.Random(3), 0.0
 
-    class Failing(Memory):
+    class Failing(scene.Memory):
         def read(self, path: str) -> Data:
             if rng.random() < fails:
                 raise OSError("reset")
             return super().read(path)
 
-    store = whole_store(tmp_path / "store")
+    store = scene.whole_store(tmp_path / "store")
     memory = Failing(store)
     fails, errors = 0.05, list[TokenMillError]()
     while True:
         try:
-            copied(tmp_path / "copy", memory)
+            scene.copied(tmp_path / "copy", memory)
             break
         except TokenMillError as error:
             errors.append(error)
@@ -136,23 +121,20 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.needs("minutes")
 def test_the_command_once_and_killed(tmp_path: Path) -> None:
-    share, copy, log, environment = tmp_path / "share", tmp_path / "copy", tmp_path / "log", dict(os.environ)
+    share, copy = tmp_path / "share", tmp_path / "copy"
     share.mkdir()
     words = ["mirror", "--store", str(copy), "--from", share.as_uri()]
-    told = commands.run([*words, "--once"], log, environment)
-    assert (told.code, "holds no stream" in told.said) == (16, True), told.said
-    store = whole_store(tmp_path / "store")
-    assert commands.run(["upload", "--store", str(store), "--to", share.as_uri()], log, environment).code == 0
+    assert "holds no stream" in invoke(*words, "--once", code=16).err
+    store = scene.whole_store(tmp_path / "store")
+    scene.uploaded_to(store, share)
     for blocks in (1, 9, 17):
-        process = commands.command(words, log, {})
+        process = commands.command(words, tmp_path / "log", {})
         try:
-            until(lambda blocks=blocks: _blocks(copy) >= blocks, process)  # type: ignore[misc]
+            scene.until(lambda blocks=blocks: _blocks(copy) >= blocks, process)  # type: ignore[misc]
         finally:
             process.kill()
-            assert process.wait(SECONDS) == -signal.SIGKILL
-    told = commands.run([*words, "--once"], log, environment)
-    assert told.code == 0, told.said
-    assert f"{STREAM}: 50 blocks, 7 eras; complete" in told.said
+            assert process.wait(scene.SECONDS) == -signal.SIGKILL
+    assert f"{STREAM}: 50 blocks, 7 eras; complete" in invoke(*words, "--once", code=0).out
     assert files(copy) == files(store)
 
 
@@ -162,14 +144,12 @@ def test_the_command_follows(tmp_path: Path) -> None:
     share.mkdir()
     process = commands.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})
     try:
-        for eras in (4, len(STOPS) + 1):
-            store = store_with(tmp_path / f"store{eras}", eras)
-            upload = ["upload", "--store", str(store), "--to", share.as_uri()]
-            assert commands.run(upload, tmp_path / "upload", dict(os.environ)).code == 0
-            until(lambda eras=eras: _blocks(copy) >= (16 if eras == 4 else 25), process)  # type: ignore[misc]
-        until(lambda: open_eras(copy, STREAM).ended, process)
+        for eras in (4, len(scene.STOPS) + 1):
+            scene.uploaded_to(scene.store_with(tmp_path / f"store{eras}", eras), share)
+            scene.until(lambda eras=eras: _blocks(copy) >= (16 if eras == 4 else 25), process)  # type: ignore[misc]
+        scene.until(lambda: open_eras(copy, STREAM).ended, process)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(scene.SECONDS) == 0
     finally:
         process.kill()
 

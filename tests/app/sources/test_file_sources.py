@@ -25,7 +25,6 @@ from tokenmill.app.sources.formats import Choice
 from tokenmill.app.sources.items import Bad, Entry, Place, Text, fit_id
 from tokenmill.app.sources.mapping import Mapping
 from tokenmill.app.tools.produce.sending import EXAMPLES, ReadingPlan, Summary, dry_run
-from tokenmill.errors import InputError
 
 
 def test_each_file_of_a_folder_is_a_document(tmp_path: Path) -> None:
@@ -131,13 +130,6 @@ def test_a_refusal_says_whether_it_is_of_a_row_and_which_limit_it_is_over(tmp_pa
         ("f.zip", False, ""),
         ("g.txt", False, "max_record_bytes"),
     ]
-
-
-def test_paths_that_do_not_exist_are_named_before_anything_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one")
-    for path, why in (("none", "no such file or folder"), ("*.parquet", "matches nothing")):
-        with pytest.raises(InputError, match=why):
-            found_in(reading_of(), tmp_path / "a.txt", tmp_path / path)
 
 
 @given(name=st.text(), limit=st.integers(3, 40))

@@ -20,6 +20,7 @@ from tests.store.chains import (
     contents,
     directory_of,
     fill,
+    flip,
     make_chain,
     make_info,
     make_store,
@@ -64,18 +65,11 @@ def repair(store: Store, donor: Donor) -> list[Repaired]:
     return list(repair_partition(directory_of(store), INFO, 0, donor))
 
 
-def flip(path: Path, bit: int) -> None:
-    """Change one bit of a file, which becomes another file as a backup would have it."""
-    data = bytearray(path.read_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
-
-
 def harm_file(path: Path, harm: str, place: int) -> None:
     """Flip the bit at a place, cut the file there, or lose it; behind its end, places begin with its first again."""
     data = path.read_bytes()
     if harm == "flip":
-        flip(path, place % (8 * len(data)))
+        flip(path, place // 8 % len(data), place % 8)
     elif harm == "cut":
         path.write_bytes(data[: place % len(data)])
     else:
@@ -132,7 +126,7 @@ def test_one_damaged_file_is_mended(whole: Store, store: Store, first: int, suff
 
 
 def test_only_damaged_blocks_are_asked_for(whole: Store, store: Store) -> None:
-    flip(segment_of(store, 8).tokens, 8 * (INFO.block_bytes + 3))
+    flip(segment_of(store, 8).tokens, INFO.block_bytes + 3)
     donor = ChainDonor(CHAIN, INFO, lacks={8, 10, 11})
     (found,) = repair(store, donor)
     assert (found.blocks, found.given, donor.asked) == (4, 1, {9})
@@ -168,7 +162,7 @@ def test_files_are_those_of_the_store(whole: Store) -> None:
 def test_what_nothing_gives_back_is_named_and_the_rest_mended(whole: Store, store: Store) -> None:
     """A segment that cannot be whole stays as it is: its other blocks are read as before."""
     for first in (4, 12):
-        flip(segment_of(store, first).tokens, 0)
+        flip(segment_of(store, first).tokens)
     lose_all(segment_of(store, 8))
     found = repair(store, ChainDonor(CHAIN, INFO, lacks={4, 9, 10}))
     wanted = [(4, [range(4, 5)], 0), (8, [range(9, 11)], 0), (12, [], 4)]
@@ -185,8 +179,8 @@ def test_another_store_gives_blocks_back_even_if_damaged_itself(whole: Store, st
     other = make_store(tmp_path / "other", info)
     fill(other, info, CHAIN, [22])
     lose_all(segment_of(store, 4))
-    flip(segment_of(store, 12).documents, 77)
-    flip(segment_of(other, 6).tokens, 8 * 5 * INFO.block_bytes)  # block 11, which this store has
+    flip(segment_of(store, 12).documents, 9)
+    flip(segment_of(other, 6).tokens, 5 * INFO.block_bytes)  # block 11, which this store has
     found = repair(store, store_donor(other.path, INFO, 0))
     assert [f.given for f in found] == [4, 1]
     assert contents(store) == contents(whole)
@@ -220,14 +214,14 @@ def test_a_damaged_start_is_told_by_the_oldest_segment(store: Store) -> None:
     retire(store.path, STREAM, 0, 8)
     file = directory_of(store) / "start.json"
     right = file.read_bytes()
-    flip(file, 100)
+    flip(file, 12)
     with pytest.raises(DamagedError, match=r"start\.json: .* run `tokenmill repair"):
         open_partition(store.path, STREAM, 0)
     assert repair(store, NOBODY) == []
     assert file.read_bytes() == right
     assert file.with_name("start.json.broken").exists()
-    flip(file, 100)
-    flip(segment_of(store, 8).manifest, 100)
+    flip(file, 12)
+    flip(segment_of(store, 8).manifest, 12)
     with pytest.raises(DamagedError, match=r"start\.json"):
         repair(store, NOBODY)
 
@@ -243,10 +237,10 @@ def lose_all(paths: SegmentPaths) -> None:
 
 
 DAMAGES: dict[str, Callable[[Store], None]] = {
-    "a sealed segment's data": lambda store: flip(segment_of(store, 8).tokens, 3),
+    "a sealed segment's data": lambda store: flip(segment_of(store, 8).tokens),
     "all of it": lambda store: lose_all(segment_of(store, 8)),
-    "the open one's table": lambda store: flip(segment_of(store, 20).documents, 3),
-    "the open one's log": lambda store: flip(segment_of(store, 20).commits, 300),
+    "the open one's table": lambda store: flip(segment_of(store, 20).documents),
+    "the open one's log": lambda store: flip(segment_of(store, 20).commits, 37),
 }
 
 
@@ -281,7 +275,7 @@ def test_a_killed_repair_goes_on(whole: Store, tmp_path: Path, monkeypatch: pyte
 def test_a_reader_goes_on_behind_a_rebuilt_commit_log(store: Store) -> None:
     """Its records have other lengths than those that the reader has read."""
     reader = open_partition(store.path, STREAM, 0, check=True)
-    flip(segment_of(store, 20).commits, 300)
+    flip(segment_of(store, 20).commits, 37)
     assert repair(store, ChainDonor(CHAIN, INFO))
     right = make_chain(INFO, 30)
     for end in (23, 24, 27):
@@ -337,10 +331,10 @@ def run(milled: Milled, copied: Path) -> Run:
 
 def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, copied: Path, run: Run) -> None:
     stream = milled.train
-    flip(copied / stream / "0" / "000000000016.bin", 8 * (64 * 3 + 5))
+    flip(copied / stream / "0" / "000000000016.bin", 64 * 3 + 5)
     for path in (copied / stream / "1").glob("000000000000.*"):
         path.unlink()
-    flip(copied / stream / "stream.json", 8 * 40)
+    flip(copied / stream / "stream.json", 40)
     assert run("repair", stream, "--check").code == 8
     mended = run("repair", stream)
     kept = "the damaged files are kept: 000000000016.bin.broken"
@@ -360,9 +354,9 @@ def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, copied:
 def test_another_store_gives_back_without_a_broker(milled: Milled, copied: Path, run: Run) -> None:
     stream, other = milled.train, copied.parent / "other"
     shutil.copytree(copied, other)
-    flip(copied / stream / "0" / "000000000000.bin", 8 * 64 * 7)
-    flip(copied / stream / "0" / "000000000016.docs", 0)
-    flip(other / stream / "0" / "000000000016.bin", 0)
+    flip(copied / stream / "0" / "000000000000.bin", 64 * 7)
+    flip(copied / stream / "0" / "000000000016.docs")
+    flip(other / stream / "0" / "000000000016.bin")
     found = run("repair", stream, "0", "--from", str(other), "--json", brokers="127.0.0.1:1")
     assert found.code == 10
     assert "nothing gives back block 16 of " in found.err
@@ -409,7 +403,7 @@ def test_old_segments_are_retired_by_command(milled: Milled, copied: Path, run: 
     assert f"the store's {stream} partition 1 starts with block 16" in result.notes
     assert run("inspect", "block", stream, "1", "3").code == 0  # the topic has it
     assert inspect_segments(copied / stream / "1")[0]["chain_before"] == milled.chains[stream, 1][15].chain.hex()
-    flip(copied / stream / "1" / "000000000016.bin", 8 * 5)
+    flip(copied / stream / "1" / "000000000016.bin", 5)
     assert run("repair", stream).code == 0
     assert verify(milled.settings, [stream], store=copied).ok
 

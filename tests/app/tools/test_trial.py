@@ -5,7 +5,7 @@ import gzip
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -325,20 +325,13 @@ def test_lines_are_counted_across_chunks(tmp_path: Path, monkeypatch: pytest.Mon
     assert run.progress.refused == 10_000 - len(numbers)
 
 
-class Failing:
-    name, size = "failing", 0
-
-    def signature(self) -> bytes:
-        return b""
-
-    def chunks(self, start: Place) -> Any:
+def test_a_fault_of_a_reader_is_raised() -> None:
+    def chunks(start: Place) -> Iterator[ItemChunk]:
         yield ItemChunk([Item(b"a text", "a text")], start, 0, 6)
         raise ValueError("a fault of a reader")
 
-
-def test_a_fault_of_a_reader_is_raised() -> None:
     with pytest.raises(ValueError, match="a fault of a reader"):
-        ended(run_of(Settings(), sources=[Failing()]))
+        ended(run_of(Settings(), sources=[mock.Mock(size=0, chunks=chunks)]))
 
 
 def test_cancelled_it_has_whole_parts(tmp_path: Path) -> None:

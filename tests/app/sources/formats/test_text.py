@@ -207,12 +207,8 @@ def test_quotes_that_do_not_close_cost_time_for_their_bytes_alone(monkeypatch: p
     assert next(read) < 8 * lines
 
 
-def test_a_long_line_and_a_long_row_are_refused_alone(tmp_path: Path) -> None:
+def test_a_long_row_is_refused_alone(tmp_path: Path) -> None:
     limit = reading_of(Settings(max_record_bytes=100))
-    assert read(tmp_path, HEAD + "1," + "x" * 300 + "\n2,b\n", limit) == (
-        ["b"],
-        [("a.csv:2", "longer than 100 bytes (max_record_bytes)")],
-    )
     assert read(tmp_path, HEAD + '1,a\n2,"b\n' + "3,c\n" * 99, limit) == (["a", *["c"] * 99], [("a.csv:3", OPEN)])
 
 

@@ -30,6 +30,7 @@ from tests.milled_store import (
 )
 from tests.store.chains import flip
 from tests.store.harm import dies
+from tests.store.test_other_readers import MegatronDataset
 from tokenmill.app.tools.export import FORMATS, FormatChoice, What, export
 from tokenmill.errors import DamagedError, DiskError, InputError, LockedError
 from tokenmill.store import open_partition
@@ -57,29 +58,19 @@ def _flat(to: FormatChoice, out: Path) -> list[dict[str, Any]]:
         tokens = np.memmap(file, dtype=made_of["dtype"], mode="r")
         lines = [json.loads(line) for line in file.with_suffix(".jsonl").read_bytes().splitlines()]
         lengths = [line["tokens"] for line in lines]
-        if to == "megatron":
-            lengths = _index(file.with_suffix(".idx"), made_of["dtype"])
         assert sum(lengths) == len(tokens)
         parts = np.split(tokens, np.cumsum(lengths)[:-1])
+        if to == "megatron":  # by its index; Megatron's own code reads it in tests/peers/formats
+            indexed = MegatronDataset(file)
+            assert indexed.dtype == made_of["dtype"]
+            assert indexed.documents.tolist() == list(range(len(lines) + 1))
+            parts = [indexed.get(number) for number in range(len(indexed.lengths))]
         for line, part in zip(lines, parts, strict=True):
             about = line.get("document") or {}
             fields = json.dumps(about.get("fields"), ensure_ascii=False, separators=(",", ":"))
             more = {"id": spelled(about.get("id")), "fields": fields if about.get("fields") else None}
             rows.append({**line, **more, "tokens": part.tolist()})
     return rows
-
-
-def _index(file: Path, dtype: str) -> list[int]:
-    """Read an index as docs/format.md says that Megatron does; its own code reads it in tests/peers/formats."""
-    data = file.read_bytes()
-    count = int.from_bytes(data[18:26], "little")
-    assert data[:9] == b"MMIDIDX\0\0"
-    assert data[17] == {"uint8": 1, "uint16": 8}[dtype]
-    lengths = np.frombuffer(data, "<i4", count, 34)
-    pointers = np.frombuffer(data, "<i8", count, 34 + 4 * count)
-    assert pointers.tolist() == ((np.cumsum(lengths) - lengths) * np.dtype(dtype).itemsize).tolist()
-    assert np.frombuffer(data, "<i8", count + 1, 34 + 12 * count).tolist() == list(range(count + 1))
-    return list(lengths.tolist())
 
 
 @pytest.fixture(scope="module")

@@ -32,15 +32,6 @@ from tokenmill.app.sources.file_sources import FileSource, OpenedSources
 from tokenmill.app.sources.formats import text
 from tokenmill.app.sources.items import DocumentSource, Place
 from tokenmill.app.tools.produce import dask_lanes
-from tokenmill.app.tools.produce.dask_lanes import (
-    FilePart,
-    LaneTask,
-    divided,
-    may_be_divided,
-    parts_of,
-    require_lanes,
-    with_secrets,
-)
 from tokenmill.app.tools.produce.producing import RunPlan
 from tokenmill.errors import InputError, SettingsError
 
@@ -55,7 +46,7 @@ def told(sources: Sequence[DocumentSource]) -> list[tuple[Any, ...]]:
 
 def require_same(source: FileSource, least: int) -> int:
     """Fail unless the parts give what the file gives, from any chunk on; return how many there are."""
-    parts = divided([source], {source.path: parts_of(source, least)})
+    parts = dask_lanes.divided([source], {source.path: dask_lanes.parts_of(source, least)})
     assert told(parts) == told([source])
     assert sum(part.size for part in parts) <= source.size
     for part in parts:
@@ -131,11 +122,11 @@ def test_small_files_and_those_without_places_are_not_divided(tmp_path: Path, mo
     (tmp_path / "utf-16.csv").write_text("text\n" + "a\n" * 50, "utf-16")
     (tmp_path / "a.jsonl").write_bytes(b'{"text": 1}\n' * 9)
     sources = [FileSource(str(path), reading_of()) for path in sorted(tmp_path.iterdir())]
-    large = {Path(source.path).name: source for source in sources if may_be_divided(source)}
+    large = {Path(source.path).name: source for source in sources if dask_lanes.may_be_divided(source)}
     assert [*large] == ["a.csv", "a.jsonl", "a.parquet"]
     latin = replace(large["a.csv"], reading=reading_of(encoding="latin-1"))
-    assert not may_be_divided(latin)
-    counts = {name: len(parts_of(source, 10).bounds) for name, source in large.items()}
+    assert not dask_lanes.may_be_divided(latin)
+    counts = {name: len(dask_lanes.parts_of(source, 10).bounds) for name, source in large.items()}
     assert counts == {"a.csv": 5, "a.jsonl": 9, "a.parquet": 0}
 
 
@@ -144,14 +135,14 @@ def test_a_part_is_known_by_its_bytes_and_refuses_another_file(tmp_path: Path) -
     path = tmp_path / "a.csv"
     path.write_bytes(b"text,id\n" + b"".join(b"row %d,%d\n" % (number, number) for number in range(9)))
     source = FileSource(str(path), reading_of())
-    parts = divided([source], {source.path: parts_of(source, 30)})
+    parts = dask_lanes.divided([source], {source.path: dask_lanes.parts_of(source, 30)})
     assert len({part.name for part in parts}) == len(parts) > 2
     before = [part.signature() for part in parts]
     for old, new, changed in ((b"row 8", b"ROW 8", parts[-1:]), (b"text,id", b"id,text", parts)):
         path.write_bytes(path.read_bytes().replace(old, new))
         assert [part for part, known in zip(parts, before, strict=True) if part.signature() != known] == changed
     path.write_bytes(path.read_bytes() + b"more,10\n")
-    assert isinstance(parts[0], FilePart)
+    assert isinstance(parts[0], dask_lanes.FilePart)
     for look in (parts[0].signature, lambda: list(parts[1].chunks(Place()))):
         with pytest.raises(InputError, match=r"a\.csv has changed since the command began"):
             look()
@@ -238,7 +229,7 @@ def test_parts_are_sent_once_though_a_worker_is_killed(settings: Settings, topic
     pq.write_table(pa.Table.from_pylist([{"text": row["text"]} for row in made[2]]), files / "c.parquet", 2 * EACH)
     reading = reading_of(settings)
     wanted = Counter(values(found_in(reading, files)))
-    counts = [len(parts_of(source, PART).bounds) for source in find_sources([str(files)], reading)]  # type: ignore[arg-type]
+    counts = [len(dask_lanes.parts_of(source, PART).bounds) for source in find_sources([str(files)], reading)]  # type: ignore[arg-type]
     assert min(counts) > 2
     assert sum(counts) > 30
     with cluster(tmp_path) as (_, address, workers):
@@ -288,7 +279,7 @@ def test_no_task_holds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
         {"security_protocol": "SASL_SSL", "schema_registry_url": "http://registry", **login, **registry}
     )
     opened = partial(open_nothing, settings.without_secrets())
-    sent = pickle.dumps(LaneTask(0, settings, "raw", (), opened, {}).bare(7))
+    sent = pickle.dumps(dask_lanes.LaneTask(0, settings, "raw", (), opened, {}).bare(7))
 
     assert b"S3cret" not in sent
     task = pickle.loads(sent)  # noqa: S301 - just made
@@ -297,9 +288,9 @@ def test_no_task_holds_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
         task.run()
     for name in ("SASL_PASSWORD", "SCHEMA_REGISTRY_PASSWORD"):
         monkeypatch.setenv(f"TOKENMILL_{name}", "S3cret")
-    assert with_secrets(task.settings, task.secrets) == settings
+    assert dask_lanes.with_secrets(task.settings, task.secrets) == settings
     with pytest.raises(InputError, match="an address has a password"):
-        require_lanes(["postgresql://me:S3cret@host/name"], RunPlan(identity="0"))
+        dask_lanes.require_lanes(["postgresql://me:S3cret@host/name"], RunPlan(identity="0"))
 
 
 @contextmanager

@@ -142,10 +142,20 @@ async def test_what_a_topic_refuses_is_a_dead_letter_or_the_end(
     with pytest.raises(InputError, match=r"a\.jsonl:2: too_large.*--on-error skip"):
         await produce(settings, raw, sources_of(settings, path), RunPlan(on_error="fail"))
     assert await content_of(settings, raw, 1) == [[(None, lines[0])]]
+    bad, no_text, plan = tmp_path / "b.jsonl", b'{"text": 2}', RunPlan(on_error="dead-letter")
+    bad.write_bytes(no_text + b"\n\xff\n")
+    with pytest.raises(TopicError, match="topics create"):
+        await produce(settings, raw, sources_of(settings, tmp_path), plan)
     await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
-    await produce(settings, raw, sources_of(settings, path), RunPlan(on_error="dead-letter"))
+    summary = await produce(settings, raw, sources_of(settings, tmp_path), plan)
+    assert (summary.documents, summary.refused) == (2, 3)
     assert (await content_of(settings, raw, 1))[0][1:] == [(None, lines[0]), (None, lines[2])]
-    assert await content_of(settings, f"{raw}.dead-letters", 1) == [[(None, lines[1])]]
+    (letters,) = raw_records(settings, f"{raw}.dead-letters")
+    told = {one.value: {name.rpartition(".")[2]: value for name, value in one.headers} for one in letters}
+    places = {lines[1]: f"{path}:2", no_text: f"{bad}:1", b"\xff": f"{bad}:2"}
+    assert {value: headers["source"] for value, headers in told.items()} == {k: v.encode() for k, v in places.items()}
+    assert len(letters) == 3
+    assert b"'text' is a number" in (told[no_text]["detail"] or b"")
 
     late, now = topic(message_timestamp_before_max_ms=60_000), time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: now() - 3600 * 10**9)
@@ -254,26 +264,6 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
         assert await content_of(settings, "raw", 2) == [[(None, line) for line in lines[n::2]] for n in (0, 1)]
     finally:
         await asyncio.to_thread(broker.stop)
-
-
-async def test_what_is_no_document_can_go_to_the_dead_letters(
-    settings: Settings, topic: TopicFactory, tmp_path: Path
-) -> None:
-    raw = topic()
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": 2}\n\xff\n')
-    plan = RunPlan(on_error="dead-letter")
-    with pytest.raises(TopicError, match="topics create"):
-        await produce(settings, raw, sources_of(settings, tmp_path), plan)
-    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
-
-    summary = await produce(settings, raw, sources_of(settings, tmp_path), plan)
-
-    assert (summary.documents, summary.refused) == (1, 2)
-    (letters,) = raw_records(settings, f"{raw}.dead-letters")
-    assert [letter.value for letter in letters] == [b'{"text": 2}', b"\xff"]
-    headers = [{name.rpartition(".")[2]: value for name, value in letter.headers} for letter in letters]
-    assert [header["source"] for header in headers] == [f"{tmp_path}/a.jsonl:{number}".encode() for number in (2, 3)]
-    assert b"'text' is a number" in (headers[0]["detail"] or b"")
 
 
 async def test_a_dry_run_says_what_the_run_does(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:

@@ -18,17 +18,6 @@ from tokenmill.app.kafka.control_log import IgnoreList, record_hash
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.tools.verify import sides
 from tokenmill.app.tools.verify.partition_check import ChainCheck
-from tokenmill.app.tools.verify.sides import (
-    EVERY_BYTES,
-    FIRST_BYTES,
-    RUN_BYTES,
-    ReferenceSample,
-    RogueMessageError,
-    SampleCheck,
-    Sampler,
-    StoreSide,
-    TokenTopic,
-)
 from tokenmill.app.tools.verify.verify_bounds import StoreMark, VerifiedChain
 from tokenmill.app.tools.verify.verify_result import BlockRun, ChainResult, VerifyDifference
 from tokenmill.documents import Record
@@ -50,16 +39,16 @@ def topic(
     *,
     since: VerifiedChain | None = None,
     listed: Sequence[int] = (),
-) -> TokenTopic:
+) -> sides.TokenTopic:
     """Return the side over all that the topic holds, or a span of it; messages at some offsets are to be ignored."""
     log, ignored = stream.kafka.logs[stream.tokens], IgnoreList()
     for offset in listed:
         ignored.add(0, offset, record_hash(log[offset]))
     client = MemoryClient(stream.kafka)
-    return TokenTopic(client, stream.tokens, stream.recipe, span or (0, len(log)), ignored, since=since)
+    return sides.TokenTopic(client, stream.tokens, stream.recipe, span or (0, len(log)), ignored, since=since)
 
 
-async def taken(side: TokenTopic) -> list[BlockRun]:
+async def taken(side: sides.TokenTopic) -> list[BlockRun]:
     await side.start()
     await side.read_to(ALL)
     return list(iter(lambda: side.take(0, ALL), None))
@@ -107,7 +96,7 @@ async def test_blocks_nobody_wrote_are_missing(stream: OneChain, order: Sequence
     sent = messages(stream)
     stream.publish([sent[number] for number in order])
     side = topic(stream)
-    with pytest.raises(RogueMessageError, match=f"blocks {wanted} to {found - 1} are missing") as raised:
+    with pytest.raises(sides.RogueMessageError, match=f"blocks {wanted} to {found - 1} are missing") as raised:
         await taken(side)
     assert (raised.value.kind, raised.value.block) == ("missing", wanted)
     assert (side.next_block, side.lost) == (wanted, found - wanted)
@@ -125,7 +114,7 @@ async def test_what_was_verified_before_is_not_taken_again(stream: OneChain, hin
 async def test_a_topic_that_does_not_continue_what_was_verified_is_different(stream: OneChain) -> None:
     stream.publish(messages(stream))
     since = at_block(stream, 6, 3)
-    with pytest.raises(RogueMessageError) as raised:
+    with pytest.raises(sides.RogueMessageError) as raised:
         await taken(topic(stream, since=replace(since, carry=replace(since.carry, after=bytes(16)))))
     assert (raised.value.kind, raised.value.block) == ("different", 6)
 
@@ -150,7 +139,7 @@ async def test_a_foreign_message_is_refused_unless_it_is_listed(stream: OneChain
         assert sum(len(run.entries) for run in await taken(side)) == 12
         assert side.ignored == {at}
     else:
-        with pytest.raises(RogueMessageError) as raised:
+        with pytest.raises(sides.RogueMessageError) as raised:
             await taken(side)
         assert (raised.value.kind, side.next_block, side.ignored) == ("foreign", 2 * at, set())
 
@@ -236,10 +225,10 @@ WHOLE, SINGLE = part(0, BLOCKS), [part(number, number + 1) for number in range(B
 
 def compared(
     store: Store, *runs: BlockRun, mark: StoreMark | None = None, since: int = 0, finish: int | None = None
-) -> tuple[ChainResult, StoreSide]:
+) -> tuple[ChainResult, sides.StoreSide]:
     held = mark or StoreMark(0, BLOCKS)
     result = ChainResult(STREAM, 0, "raw-text", (0, 1), (0, 1), store_blocks=(held.first, held.end))
-    side = StoreSide(store.path, INFO, result, held, since=since)
+    side = sides.StoreSide(store.path, INFO, result, held, since=since)
     for run in runs:
         side.compare(run)
     if finish is not None:
@@ -351,7 +340,7 @@ def check_of(stream: OneChain) -> ChainCheck:
 
 def sampled(stream: OneChain, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:
     log = stream.kafka.logs[stream.raw]
-    sample = SampleCheck(check.mill, check.result, stream.plan.stages)
+    sample = sides.SampleCheck(check.mill, check.result, stream.plan.stages)
     mill = PartitionMill(stream.plan.stages, [check.mill])
     milled = mill.feed(log[slice(*bounds)]).messages[stream.recipe.split]
     sample.compare(log[slice(*bounds)], {stream.recipe.split: change(milled)})
@@ -423,7 +412,7 @@ def test_what_waits_for_the_next_block_is_compared(
     """It is in no message yet."""
     check = check_of(stream)
     log = stream.kafka.logs[stream.raw]
-    sample = SampleCheck(check.mill, check.result, stream.plan.stages)
+    sample = sides.SampleCheck(check.mill, check.result, stream.plan.stages)
     milled = PartitionMill(stream.plan.stages, [check.mill]).feed(log[:3])
     carry = check.mill.carry(check.mill.next_offset)
     assert carry is not None
@@ -434,13 +423,13 @@ def test_what_waits_for_the_next_block_is_compared(
     assert text in found.text
 
 
-VALUE = bytes(RUN_BYTES // 4)
-RECORDS = [Record(offset, 0, None, VALUE) for offset in range(4 * EVERY_BYTES // len(VALUE))]
+VALUE = bytes(sides.RUN_BYTES // 4)
+RECORDS = [Record(offset, 0, None, VALUE) for offset in range(4 * sides.EVERY_BYTES // len(VALUE))]
 
 
-def chosen(sample: ReferenceSample, sizes: list[int], place: str = "raw/0") -> list[int]:
+def chosen(sample: sides.ReferenceSample, sizes: list[int], place: str = "raw/0") -> list[int]:
     """Return the offsets that are chosen of all records, which come in batches of these sizes, again and again."""
-    sampler, found, at = Sampler(sample, place), list[int](), 0
+    sampler, found, at = sides.Sampler(sample, place), list[int](), 0
     while at < len(RECORDS):
         for size in sizes:
             batch = RECORDS[at : at + size]
@@ -452,19 +441,19 @@ def chosen(sample: ReferenceSample, sizes: list[int], place: str = "raw/0") -> l
 
 @given(st.integers(0, 2**32), st.lists(st.integers(100, 1500), min_size=1, max_size=3))
 def test_the_beginning_and_a_run_in_every_stretch_are_chosen(seed: int, sizes: list[int]) -> None:
-    found = chosen(ReferenceSample(seed), sizes)
-    first = [offset for offset in found if offset * len(VALUE) < EVERY_BYTES // 2]
-    assert first == list(range(FIRST_BYTES // len(VALUE)))
+    found = chosen(sides.ReferenceSample(seed), sizes)
+    first = [offset for offset in found if offset * len(VALUE) < sides.EVERY_BYTES // 2]
+    assert first == list(range(sides.FIRST_BYTES // len(VALUE)))
     later = found[len(first) :]
     runs = [offset for offset in later if offset - 1 not in later]
     assert 2 <= len(runs) <= 4
-    assert all(after - before <= 2 * EVERY_BYTES // len(VALUE) for before, after in pairwise([0, *runs]))
-    assert len(later) <= len(runs) * (RUN_BYTES // len(VALUE) + 1)
+    assert all(after - before <= 2 * sides.EVERY_BYTES // len(VALUE) for before, after in pairwise([0, *runs]))
+    assert len(later) <= len(runs) * (sides.RUN_BYTES // len(VALUE) + 1)
 
 
 def test_the_seed_decides_and_each_partition_has_places_of_its_own() -> None:
-    found = chosen(ReferenceSample(5), [1000])
-    assert chosen(ReferenceSample(5), [1000]) == found
-    assert chosen(ReferenceSample(6), [1000]) != found
-    assert chosen(ReferenceSample(5), [1000], "raw/1") != found
-    assert chosen(ReferenceSample(5, everything=True), [777]) == [record.offset for record in RECORDS]
+    found = chosen(sides.ReferenceSample(5), [1000])
+    assert chosen(sides.ReferenceSample(5), [1000]) == found
+    assert chosen(sides.ReferenceSample(6), [1000]) != found
+    assert chosen(sides.ReferenceSample(5), [1000], "raw/1") != found
+    assert chosen(sides.ReferenceSample(5, everything=True), [777]) == [record.offset for record in RECORDS]
