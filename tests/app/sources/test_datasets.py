@@ -171,12 +171,7 @@ import datasets.config
 print(datasets.config.TORCH_AVAILABLE == (find_spec("torch") is not None))
 """
 """In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
-CONFIGURATIONS = b"""---
-configs:
-- config_name: conf-1
-  data_files: train.jsonl
----
-"""
+CONFIGURATIONS = b"---\nconfigs:\n- config_name: conf-1\n  data_files: train.jsonl\n---\n"
 
 
 def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]:
@@ -303,34 +298,19 @@ def test_a_data_set_is_streamed_and_its_split_is_said_once(tmp_path: Path) -> No
         read(f"hf://{tmp_path}?split=train", "test")
 
 
-CARD = """---
-dataset_info:
-  features:
-  - name: text
-    dtype: string
-  splits:
-  - name: train
-    num_bytes: 60
-    num_examples: 20
-  - name: test
-    num_bytes: 6
-    num_examples: 1
-  download_size: 99
----
-"""
-
-
 def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "card").mkdir()
     write_jsonl(tmp_path / "card" / "train.jsonl", ROWS)
     write_jsonl(tmp_path / "card" / "test.jsonl", ROWS[:1])
-    (tmp_path / "card" / "README.md").write_text(CARD)
+    told = [{"name": "train", "num_bytes": 60, "num_examples": 20}, {"name": "test", "num_bytes": 6, "num_examples": 1}]
+    card = {"features": [{"name": "text", "dtype": "string"}], "splits": told, "download_size": 99}
+    (tmp_path / "card" / "README.md").write_text(f"---\n{json.dumps({'dataset_info': card})}\n---\n")
     datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
     paths = [f"hf://{tmp_path}/card", str(tmp_path / "saved"), f"hf://json?data_files={tmp_path}/card/test.jsonl"]
     sources = find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None)
     found = asyncio.run(dry_run(sources, "raw", ReadingPlan(limit=1)))
-    card, saved, bare, missing = found.known
-    assert card == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)
+    known, saved, bare, missing = found.known
+    assert known == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)
     assert (saved.features, [*saved.splits]) == ({"id": "string", "text": "string"}, ["all"])
     assert saved.splits["all"].rows == 20
     assert (saved.splits["all"].bytes or 0) > 100

@@ -33,11 +33,24 @@ UNWELCOME = "u"
 """In the text of a document that the brokers refuse."""
 
 
-class Corpus:
-    def __init__(self, path: Path, rng: random.Random) -> None:
-        self.path, self.rng, self.number = path, rng, 0
-        self.bad = rng.choice([0.0, 0.1, 0.5])
-        self.unwelcome = rng.choice([0.0, 0.0, 0.1, 0.9])
+def is_refused(line: bytes) -> bool:
+    return line == BAD or json.loads(line)["text"].endswith(UNWELCOME)
+
+
+class World:
+    """A folder that grows, calls that send what is in it, and a Kafka that refuses some of that."""
+
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, *, key: str | None = None, **options: Any
+    ) -> None:
+        self.path, self.rng, self.number = Path(mkdtemp(dir=tmp_path)), random.Random(seed), 0
+        self.kafka = ScriptedKafka(self.rng.choice([1, 2, 3]), self.rng)
+        self.kafka.slow = self.rng.choice([None, DEAD])
+        self.kafka.refuse_value = lambda value: RecordListTooLargeError() if value and is_refused(value) else None
+        self.kafka.install(monkeypatch)
+        self.bad = self.rng.choice([0.0, 0.1, 0.5])
+        self.unwelcome = self.rng.choice([0.0, 0.0, 0.1, 0.9])
+        self.key, self.options = key, options
 
     def grow(self, files: int, lines: int) -> None:
         for name in range(files):
@@ -55,16 +68,6 @@ class Corpus:
     def documents(self) -> list[bytes]:
         return [line for line in self.lines() if not is_refused(line)]
 
-
-def is_refused(line: bytes) -> bool:
-    return line == BAD or json.loads(line)["text"].endswith(UNWELCOME)
-
-
-class World:
-    def __init__(self, corpus: Corpus, kafka: ScriptedKafka, **options: Any) -> None:
-        self.corpus, self.kafka = corpus, kafka
-        self.key, self.options = options.pop("key", None), options
-
     def call(self, **options: Any) -> Summary:
         summary = self.killed(None, **options)
         assert summary is not None
@@ -76,7 +79,7 @@ class World:
 
     async def start(self, **options: Any) -> Summary:
         """Call it; what it sends arrives when somebody lets it arrive."""
-        paths = [str(self.corpus.path)]
+        paths = [str(self.path)]
         sources = find_sources(paths, reading_of(key=self.key))
         plan = RunPlan(identity=run_identity(RAW, {}, paths), **self.options, **options)
         return await produce(SETTINGS, RAW, sources, plan)
@@ -96,12 +99,12 @@ class World:
 
     def assert_once(self) -> None:
         found = [value for part in self.kafka.values(RAW) for value in part]
-        assert Counter(found) == Counter(self.corpus.documents())
+        assert Counter(found) == Counter(self.documents())
         if self.options.get("on_error") == "dead-letter":
             records: Any = [record for number in (0, 1) for record in self.log(number, DEAD).records]
             letters = [letter.place for record in records if (letter := decode_dead_letter(record)) is not None]
             assert all(isinstance(place, SourcePlace) for place in letters)
-            assert len(set(letters)) == sum(map(is_refused, self.corpus.lines()))
+            assert len(set(letters)) == sum(map(is_refused, self.lines()))
 
     def marks(self) -> list[BatchMark]:
         records = [record for number in range(self.kafka.counts[RAW]) for record in self.log(number).records]
@@ -121,16 +124,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options: Any) -> World:
-    rng = random.Random(seed)
-    folder = Path(mkdtemp(dir=tmp_path))
-    kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
-    kafka.slow = rng.choice([None, DEAD])
-    kafka.refuse_value = lambda value: RecordListTooLargeError() if value and is_refused(value) else None
-    kafka.install(monkeypatch)
-    return World(Corpus(folder, rng), kafka, **options)
-
-
 several = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -147,8 +140,8 @@ def test_killed_calls_send_each_document_once_and_in_order(
     tmp_path: Path, small: pytest.MonkeyPatch, *, seed: int, kills: list[int], key: str | None, on_error: str
 ) -> None:
     """Whatever was under way arrives or does not; the partitions hold what an undisturbed call would have put there."""
-    all_of = world(tmp_path, small, seed, key=key, on_error=on_error)
-    all_of.corpus.grow(files=6, lines=20)
+    all_of = World(tmp_path, small, seed, key=key, on_error=on_error)
+    all_of.grow(files=6, lines=20)
 
     for after in kills:
         all_of.killed(after)
@@ -156,8 +149,8 @@ def test_killed_calls_send_each_document_once_and_in_order(
 
     assert_counted(all_of, summary, exactly=not kills)
     all_of.assert_once()
-    quiet = world(tmp_path, small, seed, key=key)
-    quiet.corpus.path = all_of.corpus.path
+    quiet = World(tmp_path, small, seed, key=key)
+    quiet.path = all_of.path
     quiet.kafka.counts = all_of.kafka.counts
     quiet.call()
     assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
@@ -175,18 +168,18 @@ def test_killed_calls_send_each_document_once_and_in_order(
 def test_what_was_added_is_sent_once_however_often_calls_are_killed(
     tmp_path: Path, small: pytest.MonkeyPatch, seed: int, steps: list[tuple[int | None, bool]]
 ) -> None:
-    some = world(tmp_path, small, seed, on_error="dead-letter")
-    some.corpus.grow(files=3, lines=12)
+    some = World(tmp_path, small, seed, on_error="dead-letter")
+    some.grow(files=3, lines=12)
     for after, grows in steps:
         some.killed(after, only_new=True)
         if grows:
-            some.corpus.grow(files=6, lines=8)
+            some.grow(files=6, lines=8)
     last = some.call(only_new=True)
 
     assert_counted(some, last, exactly=all(after is None for after, _ in steps))
     some.assert_once()
     for name in range(3):
-        path = some.corpus.path / f"{name}.jsonl"
+        path = some.path / f"{name}.jsonl"
         lines = path.read_bytes().splitlines() if path.exists() else []
         for values in some.kafka.values(RAW):
             own = [value for value in values if value in set(lines)]
@@ -197,16 +190,16 @@ def test_what_was_added_is_sent_once_however_often_calls_are_killed(
 
 def assert_counted(some: World, summary: Summary, *, exactly: bool) -> None:
     """Fail unless each line is counted once; after a kill, what the brokers refused may count as what was before."""
-    lines, documents = some.corpus.lines(), len(some.corpus.documents())
+    lines, documents = some.lines(), len(some.documents())
     assert summary.before + summary.documents + summary.refused == len(lines)
     assert lines.count(BAD) <= summary.refused <= len(lines) - documents
     assert summary.refused == len(lines) - documents or not exactly
 
 
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> World:
-    some = world(tmp_path, monkeypatch, seed=5)
+    some = World(tmp_path, monkeypatch, seed=5)
     some.kafka.counts[RAW] = partitions
-    some.corpus.grow(files=3, lines=60)
+    some.grow(files=3, lines=60)
     some.call()
     some.assert_once()
     return some
@@ -214,21 +207,21 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -
 
 def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     some = done(tmp_path, small)
-    total = len(some.corpus.documents())
+    total = len(some.documents())
     for removed in (20, 10**6):
         for number in range(2):
             name = TopicPartition(RAW, number)
             some.kafka.forget(name, min(removed, some.kafka.logs[name].end))
         summary = some.call()
         assert (summary.before, summary.documents) == (total, 0)
-    some.corpus.grow(files=1, lines=9)
+    some.grow(files=1, lines=9)
     new = some.call(only_new=True)
-    assert (new.before, new.documents) == (total, len(some.corpus.documents()) - total)
+    assert (new.before, new.documents) == (total, len(some.documents()) - total)
 
 
 def test_a_run_that_is_not_done_needs_its_marks(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    some = world(tmp_path, small, seed=5)
-    some.corpus.grow(files=3, lines=60)
+    some = World(tmp_path, small, seed=5)
+    some.grow(files=3, lines=60)
     some.call(limit=10)
     for number in range(some.kafka.counts[RAW]):
         name = TopicPartition(RAW, number)
@@ -265,27 +258,27 @@ def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: py
 
         some.call()
         found = Counter(value for part in some.kafka.values(RAW) for value in part if value != b"others")
-        assert found == Counter(some.corpus.documents())
+        assert found == Counter(some.documents())
 
 
 def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     some = done(tmp_path, small)
-    total = len(some.corpus.documents())
-    run = run_identity(RAW, {}, [str(some.corpus.path)]).encode()
+    total = len(some.documents())
+    run = run_identity(RAW, {}, [str(some.path)]).encode()
     some.log(0, PRODUCED).append([(run, None, ())])
     with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began.*--restart"):
         some.call()
     some.killed(3, restart=True)
     summary = some.call()
     assert 0 < summary.before + summary.documents == total
-    assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
+    assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.documents() * 2)
 
 
 def test_notes_of_earlier_parts_are_forgotten_and_half_ones_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """A compacted topic holds one head and one list of sources for each run."""
     some = done(tmp_path, small)
     for _ in range(3):
-        some.corpus.grow(files=3, lines=5)
+        some.grow(files=3, lines=5)
         some.call(only_new=True)
     log = some.log(0, PRODUCED)
     compacted = {record.key: record.value for record in log.records}
@@ -296,9 +289,9 @@ def test_notes_of_earlier_parts_are_forgotten_and_half_ones_refused(tmp_path: Pa
 
 
 def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    some = world(tmp_path, small, seed=5)
+    some = World(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 3
-    some.corpus.grow(files=3, lines=60)
+    some.grow(files=3, lines=60)
     some.call(limit=10)
     other = Settings(tokenizer="tokenizer.json")
     for name, value in (("tokenmill.app.tools.produce.producing.ORDER", "another"), (f"{__name__}.SETTINGS", other)):
@@ -312,9 +305,9 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
 
 
 def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    some = world(tmp_path, small, seed=5)
+    some = World(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 1
-    file, lines = some.corpus.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]
+    file, lines = some.path / "a.jsonl", [b'{"text":"text %d"}' % number for number in range(40)]
     file.write_bytes(b"".join(line + b"\n" for line in lines[:30]))
     some.killed(2)
     some.call()
@@ -327,12 +320,12 @@ def test_places_are_ids_in_all_parts_of_a_run(tmp_path: Path, small: pytest.Monk
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Brokers that do not answer for long are no reason to be silent."""
     small.setattr("tokenmill.app.tools.produce.sending.PROGRESS_SECONDS", 0.001)
-    some = world(tmp_path, small, seed=5)
-    some.corpus.grow(files=1, lines=9)
+    some = World(tmp_path, small, seed=5)
+    some.grow(files=1, lines=9)
     told: list[int] = []
 
     async def call() -> None:
-        sources = find_sources([str(some.corpus.path)], reading_of())
+        sources = find_sources([str(some.path)], reading_of())
         running = asyncio.create_task(
             produce(SETTINGS, RAW, sources, RunPlan(), lambda now: told.append(now.documents))
         )
@@ -345,17 +338,17 @@ def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.Monk
         await running
 
     asyncio.run(call())
-    assert told[-1] == len(some.corpus.documents())
+    assert told[-1] == len(some.documents())
 
 
 def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Were the call killed then, nobody would send it again."""
     small.setattr("tests.app.tools.produce.scripted_kafka.SELDOM", 0)
-    some = world(tmp_path, small, seed=5, on_error="dead-letter")
-    some.corpus.bad = 0.0
+    some = World(tmp_path, small, seed=5, on_error="dead-letter")
+    some.bad = 0.0
     for _ in range(10):
-        some.corpus.grow(files=1, lines=60)
-    file = some.corpus.path / "0.jsonl"
+        some.grow(files=1, lines=60)
+    file = some.path / "0.jsonl"
     file.write_bytes(BAD + b"\n" + file.read_bytes())
     some.kafka.slow = DEAD
 
@@ -379,9 +372,9 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
 
 def test_no_mark_passes_a_dead_letter_that_was_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
-    some = world(tmp_path, small, seed=5, on_error="dead-letter")
-    some.corpus.bad = 0.5
-    some.corpus.grow(files=3, lines=60)
+    some = World(tmp_path, small, seed=5, on_error="dead-letter")
+    some.bad = 0.5
+    some.grow(files=3, lines=60)
     some.kafka.refuse = lambda name: RecordListTooLargeError() if name.topic == DEAD else None
     with pytest.raises(TopicError, match=f"{DEAD} refuses a record"):
         some.call()
@@ -395,10 +388,10 @@ def test_no_mark_passes_a_dead_letter_that_was_refused(tmp_path: Path, small: py
 def test_a_late_note_of_a_killed_call_is_refused(tmp_path: Path, small: pytest.MonkeyPatch, seed: int) -> None:
     """Else the next call would believe that the run began where the killed one saw it begin, and send all again."""
     small.setattr("tests.app.tools.produce.scripted_kafka.SELDOM", 0)
-    some = world(tmp_path, small, seed)
-    some.corpus.grow(files=3, lines=60)
+    some = World(tmp_path, small, seed)
+    some.grow(files=3, lines=60)
     some.kafka.slow = PRODUCED
-    run = run_identity(RAW, {}, [str(some.corpus.path)]).encode()
+    run = run_identity(RAW, {}, [str(some.path)]).encode()
 
     async def killed() -> None:
         running = asyncio.create_task(some.start())
@@ -418,5 +411,5 @@ def test_a_late_note_of_a_killed_call_is_refused(tmp_path: Path, small: pytest.M
     some.kafka.arrive_late()
     summary = some.call()
 
-    assert (summary.before, summary.documents) == (len(some.corpus.documents()), 0)
+    assert (summary.before, summary.documents) == (len(some.documents()), 0)
     some.assert_once()

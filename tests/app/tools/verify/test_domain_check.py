@@ -63,15 +63,11 @@ class Written(NamedTuple):
 
 
 Write = Callable[..., Written]
+Change = Callable[[Verdicts, list[SliceStart]], object]
 
 
 def write_domain(
-    broker: Broker,
-    topic: TopicFactory,
-    directory: Path,
-    change: Callable[[Verdicts, list[SliceStart]], object] = lambda _, __: None,
-    *,
-    signed: int = len(LOG),
+    broker: Broker, topic: TopicFactory, directory: Path, change: Change = lambda *_: None, *, signed: int = len(LOG)
 ) -> Written:
     first = topic(2)
     dedup = {"name": "exact", "window": 5 * SLICES, "domain": f"domain-of-{first}"}

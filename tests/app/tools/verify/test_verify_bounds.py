@@ -165,27 +165,23 @@ def test_another_file_is_refused(tmp_path: Path, content: str, why: str) -> None
 ERAS = 5
 
 
-class Scene:
+class Scene(MemoryStream):
     """A stream with eras on its control topic, of two blocks each, and a store that holds some of them."""
 
     def __init__(self, kafka: MemoryKafka, directory: Path) -> None:
-        settings = tiny_settings(directory)
-        self.settings, self.kafka, self.directory = settings, kafka, directory
-        self.stream = MemoryStream(kafka, settings, [2 * ERAS, ERAS])
-        self.name = self.stream.stream.name
-        self.files = settings.store / self.name
-        self.control = TopicPartition(self.stream.stream.control_topic, 0)
+        super().__init__(kafka, tiny_settings(directory), [2 * ERAS, ERAS])
+        self.directory, self.files = directory, self.settings.store / self.name
         for number in range(ERAS):
-            self.stream.send(0, 2 * number + 2)
+            self.send(0, 2 * number + 2)
             if number % 2:
-                self.stream.send(1, number)
-            self.stream.close_era()
+                self.send(1, number)
+            self.close_era()
         log = [record for record in kafka.logs[self.control] if record.key == ERA_KEY]
         self.eras: list[tuple[Era, int]] = [(Era.unpack(record.value), record.offset) for record in log]
 
     def store(self, eras: int) -> Path:
         store = Store.open_or_create(self.settings.store)
-        genesis = self.stream.settled.genesis
+        genesis = self.settled.genesis
         store.add_stream(StreamInfo.from_genesis(genesis, genesis.segment_blocks), b"{}")
         with EraWriter.open(store, self.name) as writer:
             for first in range(writer.next_number, eras, 2):
@@ -202,7 +198,7 @@ class Scene:
         """Verify, without so many records at the topic's end; return as well the ends laid down by partition."""
         marks = EraMarks(len(self.kafka.logs[self.control]) - lost, StoreEras.look(store, self.name))
         files = EraEndsFiles(self.directory / f"ends {len(list(self.directory.iterdir()))}")
-        result = await EraCheck(self.stream.settled, marks, store, since, files).run(self.settings)
+        result = await EraCheck(self.settled, marks, store, since, files).run(self.settings)
         ends = {n: np.fromfile(path, END)[["block", "era"]].tolist() for n, path in files.close().items()}
         return result, ends
 
@@ -295,7 +291,7 @@ async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypa
 async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Scene, wrong: int) -> None:
     """It is whole in itself: its place in the commit is not the one after the row before."""
     store = scene.store(4)
-    genesis = scene.stream.settled.genesis
+    genesis = scene.settled.genesis
     info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
     index = scene.files / "eras.index"
     rows = index.read_bytes()
