@@ -9,7 +9,6 @@ import pytest
 
 from tests import commands
 from tests.app.buckets import scene
-from tests.app.commands import invoke
 from tests.store.chains import STREAM, SUFFIXES, fill, make_eras, make_store, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.bucket.objects import Data
@@ -120,26 +119,31 @@ def test_a_bucket_that_fails_in_between_costs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("minutes")
-def test_the_command_once_and_killed(tmp_path: Path) -> None:
-    share, copy = tmp_path / "share", tmp_path / "copy"
+def test_the_command_once_and_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # commands know nothing of small segments
+    share, copy, log = tmp_path / "share", tmp_path / "copy", tmp_path / "log"
     share.mkdir()
     words = ["mirror", "--store", str(copy), "--from", share.as_uri()]
-    assert "holds no stream" in invoke(*words, "--once", code=16).err
+    told = commands.run([*words, "--once"], log, {})
+    assert (told.code, "holds no stream" in told.said) == (16, True), told.said
     store = scene.whole_store(tmp_path / "store")
     scene.uploaded_to(store, share)
     for blocks in (1, 9, 17):
-        process = commands.command(words, tmp_path / "log", {})
+        process = commands.command(words, log, {})
         try:
             scene.until(lambda blocks=blocks: _blocks(copy) >= blocks, process)  # type: ignore[misc]
         finally:
             process.kill()
             assert process.wait(scene.SECONDS) == -signal.SIGKILL
-    assert f"{STREAM}: 50 blocks, 7 eras; complete" in invoke(*words, "--once", code=0).out
+    told = commands.run([*words, "--once"], log, {})
+    assert told.code == 0, told.said
+    assert f"{STREAM}: 50 blocks, 7 eras; complete" in told.said
     assert files(copy) == files(store)
 
 
 @pytest.mark.slow
-def test_the_command_follows(tmp_path: Path) -> None:
+def test_the_command_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # commands know nothing of small segments
     share, copy = tmp_path / "share", tmp_path / "copy"
     share.mkdir()
     process = commands.command(["mirror", "--store", str(copy), "--from", share.as_uri()], tmp_path / "log", {})

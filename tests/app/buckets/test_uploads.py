@@ -399,10 +399,10 @@ def test_once_and_again(share: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert objects(share) == {}
     assert f"{STREAM}: would upload 4 segments (320 B of tokens); 5 eras not in the bucket" in told.out
     said = "4 segments uploaded (320 B); the bucket has 32 blocks, 4 eras; 1 more era when segments are full"
-    assert said in invoke(*words(store, share), code=0).out
+    assert said in invoke(*words(store, share), code=0).err
     before = objects(share)
     assert f"{STREAM}/heads/00000000" in before
-    assert "0 segments uploaded" in invoke(*words(store, share), code=0).out
+    assert "0 segments uploaded" in invoke(*words(store, share), code=0).err
     assert objects(share) == before
 
 
