@@ -161,16 +161,17 @@ def side_processes(
 ) -> Iterator[dict[Connection, BaseProcess]]:
     """Yield the pipes to ``count`` processes, and the processes, which run ``work(pipe)`` until the block ends.
 
-    They are killed then. All that they are told comes through these pipes, which break with a process; what
-    multiprocessing hands over goes through one that stays open at both ends, and writing to a process that has ended
-    never ends there.
+    They are killed then, and end by themselves where this process does. All that they are told comes through these
+    pipes, which break with a process; what multiprocessing hands over goes through one that stays open at both ends,
+    and writing to a process that has ended never ends there.
     """
     workers: dict[Connection, BaseProcess] = {}
     context = multiprocessing.get_context("spawn")  # no lock or connection is copied
     try:
         for number in range(count):
             mine, theirs = context.Pipe()
-            process: BaseProcess = context.Process(target=work, args=(theirs,), name=f"{name} {number}", daemon=True)
+            arguments = (work, theirs)
+            process: BaseProcess = context.Process(target=_aside, args=arguments, name=f"{name} {number}", daemon=True)
             with _shielded():
                 process.start()
             theirs.close()
@@ -182,6 +183,13 @@ def side_processes(
         for connection, process in workers.items():
             process.join()
             connection.close()
+
+
+def _aside(work: Callable[[Connection], None], connection: Connection) -> None:
+    collect_seldom()
+    _end_with_parent()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the process that started this one is gone
+        work(connection)
 
 
 @contextmanager
@@ -206,7 +214,7 @@ def _shielded() -> Iterator[None]:
             os.environ[SAFE_PATH] = safe
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """Let this process end as soon as the one that started it has ended, however that came about."""
 
     def end() -> None:

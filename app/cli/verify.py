@@ -90,10 +90,8 @@ def verify_command(
         show_json(result.to_dict())
     else:
         show_table(_chains_table(result))
-        for line in (*_era_lines(result), *_domain_lines(result), *result.notes):
+        for line in (*_era_lines(result), *_domain_lines(result), *result.notes, *_sample_lines(result)):
             say(line)
-        if named := _sample_line(result):
-            say(named)
         show(_verdict(result))
     _require_equal(result.differences)
 
@@ -158,13 +156,13 @@ def _domain_lines(result: VerifyResult) -> list[str]:
     ]
 
 
-def _sample_line(result: VerifyResult) -> str:
+def _sample_lines(result: VerifyResult) -> list[str]:
     """Return how many records were computed a second way, and how to get the same again; nothing where all were."""
     runs = {(chain.raw_topic, chain.partition, *run) for chain in result.chains for run in chain.sampled}
     records = sum(end - first for *_, first, end in runs)
     again = f"--sample-seed {result.seed} chooses the same, --json names them"
     told = f"a sample of {count(records, 'record')} was also computed by the slow, plain reference ({again})"
-    return told if runs else ""
+    return [told] if runs else []
 
 
 def _waiting(chain: ChainResult) -> str:
@@ -257,9 +255,9 @@ def pack_command(
     if then_flush:
         require_flush_allowed(settings, topic)
     settings = choice.carried(settings, topic)
-    with choice.opened(settings, topic, paths) as (reading, sources):
+    with choice.opened(settings, topic, paths) as opened:
         plan = PackPlan(
-            **asdict(choice.plan) | {"identity": choice.identity(topic, paths, reading)},
+            **asdict(choice.plan) | {"identity": choice.identity(topic, paths, opened.reading)},
             raw_topic=topic,
             partitions=partitions,
             processes=processes or len(os.sched_getaffinity(0)),
@@ -268,10 +266,11 @@ def pack_command(
         )
         if verified:
             sample = ReferenceSample(secrets.randbits(32) if sample_seed is None else sample_seed, reference)
-            _verify(settings, OpenedSources(reading, sources), plan, sample, as_json=as_json)
+            _verify(settings, opened, plan, sample, as_json=as_json)
             return
         with files.ProduceProgress() as report:
-            summary, interrupted = until_interrupted(pack(settings, sources, reading, plan, report))
+            work = pack(settings, opened.sources, opened.reading, plan, report)
+            summary, interrupted = until_interrupted(work)
     if summary is None or interrupted is not None:
         then = "the same command goes on there" if plan.identity else "what is piped in cannot be continued"
         say(f"interrupted: what was committed is in {settings.store}; {then}")

@@ -64,18 +64,22 @@ class Chunker:
         self._shape = shape
         self._name = name
         self._limit = 0 if one_by_one else CHUNK_BYTES
-        self.rest: list[Item | Refused] = []  # the items after the last full chunk
-        self._numbers: list[int] = []
         self._advised = self._is_broken = False
         self._ids = None if one_by_one else shape.ids
-        self.size = 0  # as `CHUNK_BYTES` counts it, and what is not as was asked for:
-        self.unmet = Unmet()  # of the last chunk; once the entries have ended, of `rest`
+        # Of the last full chunk; once the entries have ended, or raised, of the `rest` behind it:
+        self.rest: list[Item | Refused] = []
+        self._numbers: list[int] = []
+        self.size = 0  # as `CHUNK_BYTES` counts it
+        self.unmet = Unmet()
 
-    def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
-        """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
-        items, numbers, size, count, limit = self.rest, self._numbers, 0, 0, self._limit
+    def all(
+        self, entries: Iterable[Entry], read_so_far: Callable[[], int] = lambda: 0, bytes_on_disk: int = 0
+    ) -> Iterator[ItemChunk]:
+        """Yield all chunks of a source; meanwhile `place` is the end of the last one. The last items are in `rest`."""
+        items: list[Item | Refused] = []
+        numbers: list[int] = []
+        size, count, limit, quick = 0, 0, self._limit, self._shape.quick
         unmet = without_field = unnamed = 0
-        quick = self._shape.quick
         try:
             for number, at, content in entries:
                 # The usual case first, for what is done here is done for every line.
@@ -93,25 +97,18 @@ class Chunker:
                         size += len(item.value)
                         unnamed += item.unnamed
                 if size >= limit or count >= CHUNK_ENTRIES:
-                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field, unnamed)
-                    self.rest = []
-                    yield items
-                    self._numbers = []
-                    items, numbers, size, count = self.rest, self._numbers, 0, 0
+                    self.place, self.size, self._numbers = Place(number, at), size, numbers
+                    self.unmet = Unmet(unmet, without_field, unnamed)
+                    yield self.chunk(items, read_so_far())
+                    items, numbers, size, count = [], [], 0, 0
                     unmet = without_field = unnamed = 0
         finally:
-            self.size, self.unmet = size, Unmet(unmet, without_field, unnamed)
-
-    def all(
-        self, entries: Iterable[Entry], read_so_far: Callable[[], int] = lambda: 0, size: int = 0
-    ) -> Iterator[ItemChunk]:
-        """Yield all chunks of a source of ``size`` bytes on disk."""
-        for items in self.chunks(entries):
-            yield self.chunk(items, read_so_far())
-        yield self.chunk(self.rest, size, last=True)
+            self.rest, self._numbers, self.size = items, numbers, size
+            self.unmet = Unmet(unmet, without_field, unnamed)
+        yield self.chunk(self.rest, bytes_on_disk, last=True)
 
     def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
-        """Return the chunk of these items: those that were yielded last, or the `rest`."""
+        """Return the chunk of these items: those of a full one, or the `rest`."""
         return ItemChunk(
             items, self.place, bytes_read, self.size, last, self.unmet, self._numbers, self._name, self._ids
         )

@@ -233,16 +233,15 @@ class Shape:
             value = text.encode()
             if self.judged:
                 check_plain(value)
-            return self._fitting(where, Item(value, text, key))
-        made: dict[str, Any] = {self.id_field: name} if name != "" else {}
-        made[self.text_field] = text
-        if self.metadata_fields:
-            made |= self._carried(row)
-        value = orjson.dumps(made)
-        return self._fitting(where, Item(value, text, key, needs_id=name == "" and len(value) <= self.id_room))
-
-    def _fitting(self, where: str, item: Item) -> Item | Refused:
-        return self.too_long(where) if len(item.value) > self.max_record_bytes else item
+        else:
+            made: dict[str, Any] = {self.id_field: name} if name != "" else {}
+            made[self.text_field] = text
+            if self.metadata_fields:
+                made |= self._carried(row)
+            value = orjson.dumps(made)
+        if len(value) > self.max_record_bytes:
+            return self.too_long(where)
+        return Item(value, text, key, needs_id=name == "" and len(value) <= self.id_room)
 
     def _text(self, row: Row) -> str:
         wrong = None

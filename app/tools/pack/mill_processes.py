@@ -35,7 +35,7 @@ from ...milling.outcomes import Stages
 from ...milling.partition_mill import Looked, PartitionMill
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile
-from ...processes import allow_more_files, collect_seldom, end_with_parent, keep_loaded, side_processes
+from ...processes import allow_more_files, keep_loaded, side_processes
 from ...sources.file_sources import Reading
 from ...sources.items import FileSlice, Item, with_end
 from .packed_partition import ChainEnd, PackFiles
@@ -221,22 +221,17 @@ def _work(connection: Connection) -> None:
     """Do what comes through the pipe, until it closes; the first message says which partitions are this process's."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process that started this one ends it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    collect_seldom()
     allow_more_files()
-    end_with_parent()
+    partitions, task = connection.recv()
+    os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
     try:
-        partitions, task = connection.recv()
-        os.environ["RAYON_NUM_THREADS"] = str(task.threads)  # read by tokenizers when it first encodes
-        try:
-            miller = _Miller(task, partitions)
-            connection.send((-1, {number: packer.mill.next_offset for number, packer in miller.packers.items()}))
-            for number, (name, arguments) in _requests(connection):
-                connection.send((number, getattr(miller, name)(*arguments)))
-        except TokenMillError as error:
-            connection.send((-1, error))
-            connection.recv()  # nothing more is done; the pipe closes
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the process that started this one is gone
+        miller = _Miller(task, partitions)
+        connection.send((-1, {number: packer.mill.next_offset for number, packer in miller.packers.items()}))
+        for number, (name, arguments) in _requests(connection):
+            connection.send((number, getattr(miller, name)(*arguments)))
+    except TokenMillError as error:
+        connection.send((-1, error))
+        connection.recv()  # nothing more is done; the pipe closes
 
 
 @dataclass(slots=True)

@@ -480,10 +480,7 @@ def _forget_nothing(store: Store, files: PackFiles, raw_topic: str) -> None:
     if any(carry.totals.records or carry.cursor.block for state in states for carry in state.carries.values()):
         return
     suffix = files.directory.name.removeprefix(raw_topic)
-    splits = {
-        name: Genesis.from_dict(read_stream(store.path, name).values["genesis"]).recipe.split
-        for name in streams_in(store.path)
-    }
+    splits = {name: read_stream(store.path, name).recipe["split"] for name in streams_in(store.path)}
     streams = [name for name, split in splits.items() if name == f"{raw_topic}.{split}{suffix}"]
     places = [(name, number) for name in streams for number in partitions_in(store.path, name)]
     if any(segment_firsts(os.listdir(partition_directory(store.path, *place))) for place in places):  # noqa: PTH208

@@ -15,7 +15,6 @@ were refused, and no other.
 
 import json
 import zlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -121,9 +120,8 @@ async def read_note(settings: Settings, topic: str, run: str) -> RunStart | None
     """Return the last note of a run into a raw topic, or None; SourceError where parts of the note are missing."""
     name, notes = run.encode(), produced_topic(topic)
     found = await _noted(settings, notes, name)
-    head = found.pop(name, None)
-    run_start = None if head is None else decode_start(head, found)
-    if head is not None and run_start is None:
+    run_start = decode_start(name, found)
+    if name in found and run_start is None:
         raise SourceError(
             f"{notes} does not hold all of what was noted of this run: is it compacted, and nothing else? "
             "--restart sends all documents again"
@@ -160,11 +158,8 @@ async def _send(client: AIOKafkaProducer, topic: str, key: bytes, value: bytes |
 async def produced_runs(settings: Settings, topic: str) -> dict[str, RunStart]:
     """Return the last note of each run into a raw topic, by run. Raises BrokerError where no broker answers."""
     found = await _noted(settings, produced_topic(topic))
-    parts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
-    for key in (key for key in found if b"/" in key):
-        parts[key.partition(b"/")[0]][key] = found[key]
-    runs = {key: decode_start(head, parts[key]) for key, head in found.items() if b"/" not in key}
-    return {key.decode("utf-8", "replace"): run for key, run in runs.items() if run is not None}
+    runs = {name: decode_start(name, found) for name in found if b"/" not in name}
+    return {name.decode("utf-8", "replace"): run for name, run in runs.items() if run is not None}
 
 
 async def _noted(settings: Settings, topic: str, run: bytes | None = None) -> dict[bytes, bytes]:
@@ -198,12 +193,11 @@ def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, byte
     return orjson.dumps(head), {_key(run, run_start.started_ms, number): piece for number, piece in enumerate(pieces)}
 
 
-def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
-    """Return the note; None if it is none, or incomplete. ``parts``, by key, may hold those of other notes."""
+def decode_start(name: bytes, noted: Mapping[bytes, bytes]) -> RunStart | None:
+    """Return the note of a run, by its name; None if it has none, or an incomplete one. ``noted`` is by key."""
     try:
-        found = parse_json(head)
-        run = next(iter(parts)).partition(b"/")[0].decode()
-        pieces = [parts[_key(run, found["begun"], number)] for number in range(found["parts"])]
+        found = parse_json(noted[name])
+        pieces = [noted[_key(name.decode(), found["begun"], number)] for number in range(found["parts"])]
         sources = tuple(map(_known, parse_json(inflated(b"".join(pieces), most=MOST_BYTES), most=MOST_BYTES)))
         run_end = None
         if found["settled"] is not None:
@@ -213,7 +207,7 @@ def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
         offsets, before = dict(enumerate(found["offsets"])), SentBefore(*found["before"])
         _require_numbers(found["begun"], *offsets.values(), *before)
         return RunStart(found["begun"], offsets, sources, before, str(found["order"]), run_end)
-    except (KeyError, StopIteration, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return None
 
 

@@ -5,28 +5,25 @@ written to a file for each partition, 32 bytes for each era that has blocks ther
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era, EraFollower
-from tokenmill.errors import DamagedError, DifferenceError, StoreError
+from tokenmill.errors import DifferenceError
 from tokenmill.recipe import Genesis
-from tokenmill.store import PartitionReader, StreamInfo, open_partition
 from tokenmill.store.eras import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed, scan
 from tokenmill.store.layout import ERA_ADVICE, ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, read_eras
-from ...kafka.token_topic import chain_after
 from ...settings import Settings
-from .verify_bounds import EraMarks, StoreEras, VerifiedChain, VerifiedEras
+from .verify_bounds import EraMarks, StoreEras, VerifiedEras
 from .verify_result import BlockRun, EraResult, Kind, Side, VerifyDifference
 
 END: Final = np.dtype([("block", "<i8"), ("era", "<i8"), ("chain", "V16")])
@@ -96,31 +93,6 @@ class EraEnds:
         low, high = self._passed or (0, 0)
         left = np.concatenate([self._ends[:low], self._ends[high:]])
         return [(int(end["block"]), int(end["era"]), end["chain"].tobytes()) for end in left]
-
-
-@dataclass(slots=True)
-class OtherHashes:
-    """The chain hashes before blocks that are not read: from where a verification ended, the store, or one message."""
-
-    client: AIOKafkaConsumer
-    """Nothing else uses it when `chain_before` is called."""
-    tokens: TopicPartition
-    span: tuple[int, int]
-    since: VerifiedChain | None
-    store: Path | None
-    info: StreamInfo
-    _reader: PartitionReader | None = None
-
-    async def chain_before(self, block: int, *, use_store: bool) -> bytes | None:
-        """Return the hash before a block, which is above 0; None where nothing holds the block before it any more."""
-        if self.since is not None and self.since.carry.first == block:
-            return self.since.carry.after
-        if self.store is not None and use_store:
-            with suppress(DamagedError, StoreError):
-                self._reader = self._reader or open_partition(self.store, self.info.name, self.tokens.partition)
-                if (found := self._reader.chain_before(block)) is not None:
-                    return found
-        return await chain_after(self.client, self.tokens, self.info.fingerprint, block - 1, self.span)
 
 
 class EraCopy:

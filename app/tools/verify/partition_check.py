@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,10 +17,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 import tokenmill.bucket.cache  # noqa: F401 - the store may be one that is fetched as it is read
 from tokenmill.documents import SourceRecord
-from tokenmill.errors import TokenMillError
+from tokenmill.errors import DamagedError, StoreError, TokenMillError
 from tokenmill.reading import check_source, genesis_point, resume_point
 from tokenmill.recipe import Genesis
-from tokenmill.store import StreamInfo, read_stream, streams_in
+from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
@@ -28,15 +29,15 @@ from ...kafka import fastpath
 from ...kafka.clients import consumer, read_batches
 from ...kafka.control_log import IgnoreList
 from ...kafka.schema_registry import schemas_for_command
-from ...kafka.token_topic import KafkaLogs
+from ...kafka.token_topic import KafkaLogs, chain_after
 from ...milling.outcomes import Stages
 from ...milling.partition_mill import ChainMill, PartitionMill
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import RAW_BYTES, TokenizerFile, reference_of
-from ...processes import collect_seldom, end_with_parent, keep_loaded, side_processes
+from ...processes import keep_loaded, side_processes
 from ...settings import Settings
 from .domain_check import JudgedLog, JudgedRecords
-from .era_check import EraEnds, OtherHashes
+from .era_check import EraEnds
 from .sides import ReferenceSample, SampleCheck, Sampler, StoreSide, TokenTopic, TopicSide
 from .verify_bounds import ChainMarks, StoreMark, VerifiedChain
 from .verify_result import Advance, BlockRun, ChainResult
@@ -96,7 +97,8 @@ class ChainCheck:
         if store is not None and info.name in streams_in(store):
             info = read_stream(store, info.name)  # segments out of a bucket may be smaller
         self._ends = EraEnds(task.ends)
-        self._other = OtherHashes(client, tokens, marks.tokens, task.since, store, info)
+        self._reader = cache(partial(open_partition, store, info.name, marks.partition)) if store is not None else None
+        self._topic_hash = partial(chain_after, client, tokens, self.recipe.fingerprint, span=marks.tokens)
         self._topic_side = TopicSide(self._topic, self.recipe, self.result, self._ends)
         begin = task.since.carry.first if task.since is not None else 0
         self._store_side = StoreSide(store or Path(), info, self.result, held or StoreMark(0, 0), since=begin)
@@ -219,7 +221,7 @@ class ChainCheck:
             if block > self._topic.next_block and not empty:
                 self._topic_side.era_lacks_blocks(era, block)
                 return
-            found = await self._other.chain_before(block, use_store=not self._store_side.broken)
+            found = await self._chain_before(block)
             if found is None:
                 unknown += 1
             elif found == chain:
@@ -232,6 +234,16 @@ class ChainCheck:
                 f"{unknown} eras end in partition {result.partition} of {result.stream} before blocks that neither "
                 "topic nor store holds any more: their hashes could not be checked there"
             )
+
+    async def _chain_before(self, block: int) -> bytes | None:
+        """Return the hash before a block that was not read; None where nothing holds the block before it any more."""
+        if (since := self.task.since) is not None and since.carry.first == block:
+            return since.carry.after
+        if self._reader is not None and not self._store_side.broken:
+            with suppress(DamagedError, StoreError):
+                if (found := self._reader().chain_before(block)) is not None:
+                    return found
+        return await self._topic_hash(block - 1)
 
     def _conclude(self) -> None:
         result, topic, held = self.result, self._topic, self.result.store_blocks
@@ -272,11 +284,6 @@ class PartitionTask:
     def raw_topic(self) -> str:
         """The raw topic's name."""
         return self.chains[0].genesis.recipe.raw_topic
-
-    @property
-    def stages_key(self) -> bytes:
-        """What decides the stages: equal for all splits of a raw topic."""
-        return self.chains[0].genesis.recipe.division
 
     @property
     def span(self) -> tuple[int, int]:
@@ -427,29 +434,22 @@ def _workers(count: int) -> Iterator[dict[Connection, BaseProcess]]:
 
 def _work(connection: Connection) -> None:
     """Verify the partitions that come through the pipe, until it closes."""
-    collect_seldom()
-    end_with_parent()
-    opened: dict[bytes, Stages] = {}
+    opened: dict[bytes, Stages] = {}  # by what all splits of a raw topic have in common
 
     def stages(task: PartitionTask) -> Stages:
-        key = task.stages_key
-        if key not in opened:
-            chain = task.chains[0]
+        chain, recipe = task.chains[0], task.chains[0].genesis.recipe
+        if recipe.division not in opened:
             file = TokenizerFile(RAW_BYTES if task.tokenizer is None else chain.tokens_topic, task.tokenizer)
-            recipe = chain.genesis.recipe
             schemas = schemas_for_command(task.settings, recipe.decode)
-            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas, task.lists)
+            opened[recipe.division] = reopen_stages(recipe, file, task.settings.engine, schemas, task.lists)
             keep_loaded()
-        return opened[key]
+        return opened[recipe.division]
 
-    try:
-        os.environ["RAYON_NUM_THREADS"] = str(connection.recv())  # read by tokenizers when it first encodes
-        fastpath.install()
-        while True:
-            task: PartitionTask = connection.recv()
-            try:
-                connection.send(asyncio.run(check_partition(task, stages, connection.send)))
-            except TokenMillError as error:
-                connection.send(error)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the process that started this one is gone
+    os.environ["RAYON_NUM_THREADS"] = str(connection.recv())  # read by tokenizers when it first encodes
+    fastpath.install()
+    while True:
+        task: PartitionTask = connection.recv()
+        try:
+            connection.send(asyncio.run(check_partition(task, stages, connection.send)))
+        except TokenMillError as error:
+            connection.send(error)

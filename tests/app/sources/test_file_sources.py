@@ -259,6 +259,6 @@ def test_the_size_of_what_is_left_is_told(contents: list[Text | Bad | None]) -> 
     for error in (None, OSError("damaged")):
         chunker = Chunker(reading_of().shape, "name", Place())
         with nullcontext() if error is None else pytest.raises(OSError, match="damaged"):
-            assert list(chunker.chunks(entries(error))) == []
+            assert [chunk.last for chunk in chunker.all(entries(error))] == [True]
         assert len(chunker.rest) == len([content for content in contents if content is not None])
         assert chunker.size == size_of(chunker.rest)

@@ -73,7 +73,8 @@ START = RunStart(5, {0: 1}, (KnownSource("a", 3, 4, "d"),))
 
 def decoded(sources: bytes, **head: object) -> RunStart | None:
     written, parts = run_notes.encode_start("r", START)
-    return run_notes.decode_start(orjson.dumps(orjson.loads(written) | head), dict.fromkeys(parts, sources))
+    told = orjson.dumps(orjson.loads(written) | head)
+    return run_notes.decode_start(b"r", {b"r": told, **dict.fromkeys(parts, sources)})
 
 
 def test_a_note_that_anybody_wrote_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +91,7 @@ def test_a_note_that_anybody_wrote_is_read_within_bounds(monkeypatch: pytest.Mon
     for head in ({"begun": "x"}, {"begun": None}, {"offsets": ["x"]}, {"before": ["x"]}, {"settled": [["x"], [], []]}):
         assert decoded(good, **head) is None
     for odd in (b"7", b"[]", b"nonsense", b"\xff", b"[" * 9999):
-        assert run_notes.decode_start(odd, {b"r/5/0": good}) is None
+        assert run_notes.decode_start(b"r", {b"r": odd, b"r/5/0": good}) is None
 
 
 def test_options_make_another_run_where_they_are_given_alone() -> None:

@@ -76,17 +76,17 @@ class Crew:
     def _work(self, pipe: Any) -> None:
         try:
             partition_check._work(pipe)
-        except KeyboardInterrupt:
-            pass  # it died: the pipe closes, and nothing was said
+        except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
+            pass  # it died: the pipe closes, and nothing was said; or who started it is gone
         finally:
             pipe.close()
 
 
 def task(partition: int, key: bytes = b"one") -> PartitionTask:
     """Return a partition, as far as a process looks at it."""
-    genesis = SimpleNamespace(recipe=SimpleNamespace(decode="auto", key=key))
+    genesis = SimpleNamespace(recipe=SimpleNamespace(decode="auto", division=key))
     chains = [SimpleNamespace(tokens_topic="tokens", genesis=genesis)]
-    asked = {"partition": partition, "raw_topic": "raw", "stages_key": key, "chains": chains, "tokenizer": None}
+    asked = {"partition": partition, "raw_topic": "raw", "chains": chains, "tokenizer": None}
     return cast("PartitionTask", SimpleNamespace(**asked, settings=SimpleNamespace(engine="auto"), lists={}))
 
 
@@ -97,9 +97,8 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
     monkeypatch.setattr(partition_check, "_workers", crew.workers)
     monkeypatch.setattr(partition_check, "check_partition", crew.check)
     monkeypatch.setattr(partition_check, "schemas_for_command", lambda *_: None)
-    monkeypatch.setattr(partition_check, "reopen_stages", lambda recipe, *_: crew.opened.append(recipe.key))
-    for name in ("collect_seldom", "keep_loaded"):
-        monkeypatch.setattr(partition_check, name, lambda: None)
+    monkeypatch.setattr(partition_check, "reopen_stages", lambda recipe, *_: crew.opened.append(recipe.division))
+    monkeypatch.setattr(partition_check, "keep_loaded", lambda: None)
     return crew
 
 
