@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenmill.app.milling.columns import ChainOutcomes, OutcomeColumns, RecordColumns
 from tokenmill.app.milling.outcomes import Stages
 from tokenmill.app.milling.packing.document_shapes import document_shape
-from tokenmill.app.milling.partition_mill import ChainMill, PartitionMill
+from tokenmill.app.milling.partition_mill import ChainMill, Milled, PartitionMill
 from tokenmill.app.milling.recipe_stages import open_stages
 from tokenmill.app.milling.reference import Reference, ReferenceBlock
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
@@ -161,6 +161,31 @@ def assert_follow(
             assert (message.cursor, message.totals, message.references) == (last.cursor, last.totals, last.references)
             assert message.totals.pack() == last.totals.pack()
         assert message.totals.balanced
+
+
+def mill_as_reference(
+    source: Source,
+    records: Sequence[Record],
+    sizes: Sequence[int] = (),
+    *,
+    message_bytes: int = 1,
+    plain: Source | None = None,
+) -> tuple[PartitionMill, list[Milled]]:
+    """Mill the records, in feeds of these sizes; return the mill and what each feed gave.
+
+    Checks that blocks and totals of every chain are the reference's: that of ``plain``, where the stages are others.
+    """
+    mill = source.mill(message_bytes=message_bytes)
+    fed = [mill.feed(feed) for feed in divide(records, sizes)]
+    for recipe in source.recipes:
+        reference = (plain or source).reference(recipe)
+        messages = [message for milled in fed for message in milled.messages[recipe.split]]
+        assert_follow(messages, list(reference.blocks(records)), recipe)
+        totals = mill.chains[recipe.split].totals
+        assert totals == reference.totals
+        assert totals.pack() == reference.totals.pack()
+        assert totals.balanced
+    return mill, fed
 
 
 def write(

@@ -1,6 +1,5 @@
 """Records and documents in columns, and what the figures of a chain count, by mill and reference alike."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -8,12 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
-from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, write
+from tests.mills import RECIPE, Source, assert_follow, make_source, mill_as_reference, named, text, write
 from tests.strategies import documents, feed_sizes, message_bytes, record_lists, sources
 from tokenmill.app.milling import columns, document_columns
 from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns, text_sizes
@@ -81,18 +79,8 @@ def test_mill_and_reference_count_alike(
     source: Source, records: list[Record], sizes: list[int], size: int, part: int
 ) -> None:
     """For any steps, splits, feeds and parts of a feed, byte for byte, at every cursor."""
-    mill = source.mill(message_bytes=size)
     with patch.object(columns, "PART_RECORDS", part):
-        fed = [mill.feed(feed).messages for feed in divide(records, sizes)]
-    for recipe in source.recipes:
-        reference = source.reference(recipe)
-        blocks = list(reference.blocks(records))
-        assert_follow([message for messages in fed for message in messages[recipe.split]], blocks, recipe)
-        totals = mill.chains[recipe.split].totals
-        assert totals.pack() == reference.totals.pack()
-        assert totals.balanced
-        if recipe.packing == "concat":  # the others drop documents for their length, and repeat or leave out tokens
-            assert_brute_force(source, recipe.split, records, totals)
+        mill_as_reference(source, records, sizes, message_bytes=size)
 
 
 @given(with_whims, record_lists(), feed_sizes)
@@ -105,46 +93,24 @@ def test_a_resumed_chain_counts_on(source: Source, records: list[Record], sizes:
         assert_follow([m for m in again if not m.is_carry], source.blocks(recipe, records), recipe, message.end)
 
 
-def assert_brute_force(source: Source, split: str, records: Sequence[Record], totals: Totals) -> None:
-    """Check the figures against a count that keeps every document."""
-    kept: list[tuple[str, str]] = []
-    came: Counter[str] = Counter()
-    for record in records:
-        passed: list[Document] = []
-        outcome = source.stages.outcome(record, source.skips, passed)
-        if outcome.kind_in(split) is Kind.OTHER_SPLIT or not passed:
-            continue
-        for label, document in zip((*source.stages.labels, "end"), passed, strict=False):
-            came[label] += len(document.text.encode())
-        batch = source.stages.engine.encode([passed[-1].text])
-        if outcome.kind is Kind.KEPT and len(batch.ids):
-            kept.append((passed[-1].text, str(passed[-1].fields.get("language"))))
-    figures = totals.figures
-    assert [step.taken.size for step in figures.steps] == [came[step.step] for step in figures.steps]
-    assert (figures.steps[-1].passed.size if figures.steps else 0) == came["end"]
-    assert figures.text_lengths == Counter(len(text.encode()).bit_length() - 1 for text, _ in kept)
-    if "language" in source.stages.labels:
-        languages = {language: amount.documents for language, amount in figures.languages.items()}
-        assert languages == Counter(language for _, language in kept)
-        assert sum(amount.size for amount in figures.languages.values()) == totals.tokens
-    for name, amount in figures.filtered.items():
-        assert totals.filtered[name] == amount.documents
-
-
 def test_each_step_has_what_the_one_before_passed_on() -> None:
-    """In numbers: an empty text, one that is dropped, one that grows, one that nobody can answer for."""
-    source = with_steps(make_source(RECIPE), [NotEmpty(), Whims("whims", 5), MinChars(4)])
+    """In numbers: an empty text, one that is dropped, one that grows, one that nobody can answer for; and languages."""
+    steps: list[Step] = [NotEmpty(), Whims("whims", 5), MinChars(4), Whims("language", 20)]
+    source = with_steps(make_source(RECIPE), steps)
     values = ["", *("x" * length for length in range(5, 10))]
     records = [text(offset, value) for offset, value in enumerate(values)]
     mill = source.mill()
     mill.feed(records)
     totals = mill.chains["train"].totals
-    empty, whim, short = totals.figures.steps
+    empty, whim, short, language = totals.figures.steps
     assert (empty.taken, empty.filtered, empty.passed) == (Amount(6, 35), {"empty": Amount(1, 0)}, Amount(5, 35))
     assert whim.taken == empty.passed
     assert whim.filtered == {"whims.odd": Amount(1, 5)}
     assert whim.refused == Amount(1, 8)
     assert whim.passed == short.taken == short.passed == Amount(3, 23)  # 6 + 2 for é, 7 - 1, 9
+    assert language.taken == language.passed == Amount(3, 23)
+    assert totals.figures.languages == {"None": Amount(2, 16), "en": Amount(1, 10)}
+    assert totals.filtered == {"empty": 1, "whims.odd": 1}
     assert totals.figures.token_lengths == {2: 1, 3: 2}  # 7, 9 and 10 tokens, each with its end
     assert totals.figures.text_lengths == {2: 1, 3: 2}
     assert totals.balanced
@@ -170,9 +136,7 @@ def test_sizes_are_those_of_utf_8(texts: list[str]) -> None:
 
 
 @given(record_lists(), st.integers(0, 50), st.integers(1, 5), st.integers(0, 40))
-def test_a_fetch_knows_where_an_offset_lies_and_is_divided(
-    records: list[Record], offset: int, most: int, size: int
-) -> None:
+def test_a_fetch_knows_its_offsets_and_is_divided(records: list[Record], offset: int, most: int, size: int) -> None:
     fetch = RecordColumns.of(records)
     assert fetch.index(offset) == sum(record.offset < offset for record in records)
     assert fetch.offsets.tolist() == [record.offset for record in records]
@@ -192,9 +156,7 @@ def _outcomes(columns: OutcomeColumns) -> dict[int, Outcome]:
 
 
 @given(with_whims, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
-def test_outcomes_of_a_fetch_are_those_of_its_records(
-    source: Source, records: list[Record], skips: frozenset[int]
-) -> None:
+def test_a_fetch_has_the_outcomes_of_its_records(source: Source, records: list[Record], skips: frozenset[int]) -> None:
     """Kept, filtered, refused, skipped, tombstone or flush; what no split owns is in no column.
 
     With any steps: each sees what the ones before it left, and counts under its own label.
@@ -208,16 +170,6 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
     assert [index for index, _ in columns.others] == sorted(index for index, _ in columns.others)
     assert columns.dead_letters == [o for _, o in columns.others if o.kind is Kind.DEAD_LETTERED]
     assert seen == []  # no function of a user is there
-
-
-@pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
-def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, kind: Kind) -> None:
-    function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:{name}")))
-    stages = replace(make_source().stages, steps=(function,))
-    records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
-    found = _outcomes(OutcomeColumns.sort(stages, RecordColumns.of(records)))
-    assert [found[n].kind for n in range(3)] == [Kind.KEPT, kind, Kind.KEPT]
-    assert found == {n: stages.outcome(record) for n, record in enumerate(records)}
 
 
 @given(st.lists(st.integers(0, 30), unique=True).map(sorted), st.integers(-3, 33))

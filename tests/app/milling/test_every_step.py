@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every_step import EXTRAS, LISTED_DOMAIN, every_step, record_of, text_of
-from tests.mills import RAW, RECIPE, Source, assert_follow, divide
+from tests.mills import RAW, RECIPE, Source, mill_as_reference
 from tests.strategies import feed_sizes, message_bytes, values
 from tokenmill.app.milling.recipe_stages import open_stages
-from tokenmill.app.milling.reference import Reference
 from tokenmill.app.milling.steps.pipeline import STEPS, read_pipeline
 from tokenmill.app.milling.tokenizers import REFERENCE
 from tokenmill.documents import FLUSH_HEADER, Record
@@ -65,15 +64,7 @@ def test_mill_and_reference_agree_with_every_step_in_any_order(
     *, order: Sequence[int], records: list[Record], sizes: list[int], size: int
 ) -> None:
     fast, plain = (in_order(source, order) for source in opened())
-    mill = fast.mill(message_bytes=size)
-    fed = [mill.feed(feed).messages for feed in divide(records, sizes)]
-    for recipe in fast.recipes:
-        reference = Reference(recipe, plain.stages, 3, plain.start)
-        blocks = list(reference.blocks(records))
-        assert_follow([message for messages in fed for message in messages[recipe.split]], blocks, recipe)
-        totals = mill.chains[recipe.split].totals
-        assert totals.pack() == reference.totals.pack()
-        assert totals.balanced
+    mill_as_reference(fast, records, sizes, message_bytes=size, plain=plain)
 
 
 @pytest.mark.slow

@@ -108,15 +108,12 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
-    """And runs a function from there that is named."""
+    """And runs a function from there that is named, but none that a settings file names.
+
+    The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is.
+    """
     assert '{"text": "one","id":"a.jsonl:1"}' in run(traps, *PRODUCE)
     assert '"ONE"' in run(traps, *PRODUCE, "--map", "own_one:shout", "--map-processes", "1")
-
-
-@pytest.mark.slow
-@pytest.mark.needs("minutes")
-def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> None:
-    """The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is."""
     lay_traps(traps, {"own_trap"})
     (traps / "tokenmill.toml").write_text('function = "own_trap:f"\nid_field = "name"\n')
     assert '{"text": "one","name":"a.jsonl:1"}' in run(traps, *PRODUCE)
@@ -222,6 +219,10 @@ def test_a_named_module_is_found_there_with_what_it_imports(here: Path) -> None:
     assert import_own("own_two:A.value") == import_own("own_two:A.value") == 7
     assert import_own("own_two:later")() == 4
     assert import_own("own_package.deep.five:five") == 5
+    # nobody else finds a module there, even once a function is named: libraries try modules that may not be there
+    (here / "own_trap.py").write_text("")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("own_trap")
 
 
 def test_log_says_which_file_a_function_is_from(here: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -233,16 +234,6 @@ def test_log_says_which_file_a_function_is_from(here: Path, caplog: pytest.LogCa
         f"own_seven:seven is code of {here / 'own_seven.py'}",
         "time:sleep is code of the interpreter",
     ]
-
-
-def test_nobody_else_finds_a_module_there(here: Path) -> None:
-    """Not even once a function is named: libraries try modules that may not be there."""
-    (here / "own_six.py").write_text("six = 6\n")
-    (here / "own_trap.py").write_text("")
-
-    assert import_own("own_six:six") == 6
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("own_trap")
 
 
 def test_a_working_directory_that_was_removed_is_no_error(here: Path) -> None:

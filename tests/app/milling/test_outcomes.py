@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE, Source, chain_outcomes, flush, make_source, named, text, tombstone
@@ -22,9 +22,7 @@ SPLITS = ("train", "validation")
 
 
 @given(sources, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
-def test_every_record_has_one_outcome_and_always_the_same(
-    source: Source, records: list[Record], skips: frozenset[int]
-) -> None:
+def test_a_record_has_one_outcome_always_the_same(source: Source, records: list[Record], skips: frozenset[int]) -> None:
     """No bytes raise; a kept record has a document and a split that owns it or none; lost ones have a reason."""
     for record in records:
         outcome = source.stages.outcome(record, skips)
@@ -127,10 +125,13 @@ def _splits(rule: SplitRule, documents: list[Document]) -> list[str | None]:
     return [names[owner] for owner in rule.owners(DocumentColumns.of(documents)).tolist()]
 
 
+NUMBERS = [Document("", number) for number in range(2000)]
+
+
 @given(rules, st.lists(documents), st.binary())
-def test_documents_and_bytes_belong_to_the_owner_of_their_shard(
-    rule: SplitRule, many: list[Document], value: bytes
-) -> None:
+@example(SplitRule(10, {"all": 10}), NUMBERS, b"")  # nothing is hashed
+@example(SplitRule(10, {"all": 9}), NUMBERS, b"")
+def test_documents_and_bytes_have_the_owner_of_their_shard(rule: SplitRule, many: list[Document], value: bytes) -> None:
     assert rule.split_of_bytes(value) == _owner(rule, value)
     for document in many:
         if rule.by == "content" or document.id is None:
@@ -143,10 +144,7 @@ def test_documents_and_bytes_belong_to_the_owner_of_their_shard(
 
 def test_the_most_shards_are_counted_without_overflow() -> None:
     rule = SplitRule(2**31, {"low": 2**30, "high": 2**29})
-    many = [Document("", number) for number in range(2000)]
-    assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
-    with pytest.raises(SettingsError, match="shards"):
-        SplitRule(2**31 + 1, {"low": 1})
+    assert _splits(rule, NUMBERS) == [rule.split_of_document(document) for document in NUMBERS]
 
 
 def test_known_keys_have_known_splits() -> None:
@@ -161,16 +159,6 @@ def test_known_keys_have_known_splits() -> None:
     assert rule.split_of_bytes(b"103") == "this"
     assert SplitRule().split_of_document(Document("any", 103)) == "validation"
     assert SplitRule().split_of_document(Document("any", "test")) == "train"
-
-
-def test_one_split_that_owns_all_gets_all() -> None:
-    """Nothing is hashed; with a shard less, some records belong to nobody."""
-    everything = SplitRule(10, {"all": 10})
-    nearly = SplitRule(10, {"all": 9})
-    numbers = [Document("", number) for number in range(200)]
-    assert {everything.split_of_document(document) for document in numbers} == {"all"}
-    assert everything.split_of_bytes(b"") == "all"
-    assert {nearly.split_of_document(document) for document in numbers} == {"all", None}
 
 
 @pytest.mark.parametrize(
@@ -206,9 +194,7 @@ def test_no_document_is_left_out_that_nobody_left_out(sizes: list[int], said: st
         (None, {"train": 10, UNUSED: 0}, "_unused = 0"),
     ],
 )
-def test_what_no_split_takes_is_an_error_unless_asked_for(
-    shards: int | None, splits: dict[str, int], said: str
-) -> None:
+def test_what_no_split_takes_is_refused_unless_asked_for(shards: int | None, splits: dict[str, int], said: str) -> None:
     with pytest.raises(SettingsError, match=f"^splits: .*{said}"):
         division(shards, splits)
 
@@ -218,6 +204,7 @@ def test_what_no_split_takes_is_an_error_unless_asked_for(
     [
         (1000, {"train": 1000}, "hash", "split_by"),
         (0, {"train": 1}, "id", "shards"),
+        (2**31 + 1, {"low": 1}, "id", "shards"),
         (1000, {}, "id", "splits"),
         (1000, {"train": 0}, "id", "splits"),
         (1000, {"train": 900, "validation": 101}, "id", "splits"),

@@ -11,26 +11,12 @@ from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
 from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, named, text, tiny_bpe, tombstone, write
-from tests.strategies import feed_sizes, record_lists, sources, sources_in
+from tests.strategies import record_lists, sources, sources_in
 from tokenmill.app.milling.reference import Reference
 from tokenmill.documents import Record, is_flush
 from tokenmill.reading import resume_point
 from tokenmill.wire.chain import Cursor
 from tokenmill.wire.totals import Totals
-
-
-@given(sources, record_lists(), feed_sizes)
-def test_it_goes_on_from_a_point_between_documents_as_if_it_had_read_all(
-    source: Source, records: list[Record], sizes: list[int]
-) -> None:
-    recipe = source.recipes[0]
-    whole = source.reference(recipe)
-    blocks = list(whole.blocks(records))
-    for carry in write(source, recipe, records, sizes, carries=(True,)):
-        if carry.is_carry:
-            again = Reference.resumed(recipe, source.stages, PARTITION, resume_point(carry), source.skips)
-            assert list(again.blocks(records)) == blocks[carry.first :]
-            assert (again.open_block, again.totals, again.chain) == (whole.open_block, whole.totals, whole.chain)
 
 
 def test_it_does_not_begin_in_the_middle_of_a_document() -> None:

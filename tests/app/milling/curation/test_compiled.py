@@ -51,9 +51,7 @@ def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize("harm", ["folder", "file", "link", "owner"])
-def test_code_that_somebody_else_could_have_put_there_is_not_run(
-    harm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_code_that_others_can_write_is_not_run(harm: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
     folder = folder_now()
     (folder / "code").write_text("machine code")

@@ -44,7 +44,9 @@ STEPS: tuple[Step, ...] = (
 
 @pytest.fixture(scope="module")
 def fast() -> tuple[Step, ...]:
-    return with_kernels(STEPS)
+    found = with_kernels(STEPS)
+    assert all(isinstance(step, FastStep) for step in found)  # else the reference would be compared with itself
+    return found
 
 
 def columns(texts: list[str]) -> DocumentColumns:
@@ -54,12 +56,6 @@ def columns(texts: list[str]) -> DocumentColumns:
 def assert_alike(fast: tuple[Step, ...], texts: list[str]) -> None:
     for step, reference in zip(fast, STEPS, strict=True):
         assert list(step.many(columns(texts))) == list(each_alone(reference, columns(texts)))
-
-
-@pytest.mark.slow
-def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
-    """Without one, the other tests here would compare the reference with itself."""
-    assert all(isinstance(step, FastStep) for step in fast)
 
 
 @given(st.lists(curated_texts(), min_size=1, max_size=6))
@@ -141,7 +137,9 @@ def test_a_step_without_a_kernel_is_never_said_to_be_compiled(
 ) -> None:
     """Else each machine was told once that filters are compiled, after they had been at set-up."""
     monkeypatch.setattr(compiled, "kernel_folder", lambda: tmp_path)
-    with_kernels([NotEmpty()])
+    steps = (NotEmpty(),)
+    assert faster_steps(steps) == (steps, "")
+    with_kernels(steps)
     assert not caplog.records
 
 
@@ -153,7 +151,7 @@ ODD = (
 
 
 def _same(step: LanguageStep, texts: Sequence[str]) -> None:
-    documents = DocumentColumns.without_fields(list(texts), [None] * len(texts))
+    documents = columns(list(texts))
     assert _shown(FastLanguage.of(step).many(documents)) == _shown(each_alone(step, documents))
 
 
@@ -184,7 +182,7 @@ def test_another_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenmill.app.milling.curation.fast_language.SAMPLE_ONE_IN", 1)
     monkeypatch.setattr(LanguageStep, "look_at", lambda _step, _text: ("xx", 0.5))
     with pytest.raises(EngineError, match="language: the kernel says"):
-        fast.many(DocumentColumns.without_fields(["one text"], [None]))
+        fast.many(columns(["one text"]))
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
@@ -200,11 +198,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 def test_hash_takes_bytes_as_signed() -> None:
     assert gram_hash(b"a") == 0xE40C292C
     assert gram_hash("é".encode()) != gram_hash(b"a")
-
-
-def test_steps_without_kernels_stay_as_they_are() -> None:
-    steps = (NotEmpty(),)
-    assert faster_steps(steps) == (steps, "")
 
 
 @pytest.mark.slow

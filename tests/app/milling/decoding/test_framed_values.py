@@ -104,15 +104,12 @@ def test_schema_that_is_not_there_is_no_answer() -> None:
         ("json_schema", RegisteredSchema("JSON", '{"$recursiveRef": "#"}')),
     ],
 )
-def test_values_of_a_schema_that_cannot_be_used_are_refused_and_their_neighbours_are_not(
-    mode: str, schema: RegisteredSchema
-) -> None:
+def test_values_of_an_unusable_schema_are_refused_and_their_neighbours_not(mode: str, schema: RegisteredSchema) -> None:
     good = EVERY_ID[mode].schema(1)
     decoder = framed_decoder(Registry({1: good, 7: schema}), mode)
     decoder.learn(7)
-    with pytest.raises(RecordError, match=r"schema 7 of pages-7 cannot be used: ") as raised:
+    with pytest.raises(RecordError, match=r"^unusable_schema: schema 7 of pages-7 cannot be used: ") as raised:
         decoder(framed(b"", 7))
-    assert raised.value.reason == "unusable_schema"
     assert raised.value.detail.isascii()
     assert decoder(GOOD[mode]).text == "a"
 
@@ -204,9 +201,8 @@ def test_lack_of_memory_is_no_answer() -> None:
 def test_schema_of_another_kind_is_a_reason(mode: str) -> None:
     """What an id stands for never changes, so this is a fact about the bytes."""
     decoder = framed_decoder(Registry({1: RegisteredSchema("XML", "")}), mode)
-    with pytest.raises(RecordError, match="kind XML, and decode wants") as raised:
+    with pytest.raises(RecordError, match=r"^schema_mismatch: .*kind XML, and decode wants"):
         decoder(framed(b""))
-    assert raised.value.reason == "schema_mismatch"
 
 
 @pytest.mark.parametrize("mode", sorted(FORMATS))

@@ -149,25 +149,21 @@ def run(packing: OpenPacking, documents: Sequence[Document], size: int, calls: S
             part = part[max(stop, 1) :]
 
 
-@given(histories(), shapes, feed_sizes)
-@example([Document(0, range(3)), Document(9, range(3))], (4, (2, 3)), [])
-def test_blocks_are_the_references_for_any_calls(documents: list[Document], shape: Shape, calls: list[int]) -> None:
-    packing, reference = packing_of(shape), reference_of(shape)
-    assert list(run(packing, documents, shape[0], calls)) == list(expected_of(reference, documents))
+@given(histories(), shapes, feed_sizes, st.integers(0, 40))
+@example([Document(0, range(3)), Document(9, range(3))], (4, (2, 3)), [], 0)
+def test_any_calls_give_the_reference_blocks(
+    documents: list[Document], shape: Shape, calls: list[int], at: int
+) -> None:
+    """Also where another packing goes on with the open blocks by value, after any document: a carry holds no more."""
+    before, reference, size = packing_of(shape), reference_of(shape), shape[0]
+    left = list(run(before, documents[:at], size, calls))
+    packing = packing_of(shape, before)
+    assert (packing.open_block, packing.references) == (before.open_block, before.references)
+    left += run(packing, documents[at:], size, calls)
+    assert left == list(expected_of(reference, documents))
     assert packing.references == reference.references()
     tokens, _ = packing.open_block
     assert np.frombuffer(tokens, UINT16).tolist() == [token for block in reference.blocks for token in block.tokens]
-
-
-@given(histories(), shapes, st.integers(0, 40))
-def test_open_blocks_go_on_in_another_packing(documents: list[Document], shape: Shape, at: int) -> None:
-    """By value, after any document: what a carry holds is all that the next owner needs."""
-    size, whole = shape[0], packing_of(shape)
-    list(run(whole, documents[:at], size, []))
-    again = packing_of(shape, whole)
-    assert (again.open_block, again.references) == (whole.open_block, whole.references)
-    assert list(run(again, documents[at:], size, [1])) == list(run(whole, documents[at:], size, []))
-    assert again.open_block == whole.open_block
 
 
 _around = st.lists(st.integers(0, 200), max_size=3)

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from tests.mills import RECIPE, Source, assert_follow, cut_blocks, flush, make_source, text
-from tests.strategies import feed_sizes, message_bytes, packings, record_lists, sources_in
+from tests.mills import RECIPE, Source, cut_blocks, flush, make_source, mill_as_reference, text
+from tests.strategies import packings, record_lists, sources_in
 from tokenmill.app.milling.partition_mill import PartitionMill
 from tokenmill.app.milling.recipe_stages import complete, reopen_stages
 from tokenmill.app.milling.tokenizers import TokenizerFile
 from tokenmill.documents import Record
 from tokenmill.errors import SettingsError
 from tokenmill.packings import SEPARATE
-from tokenmill.reading import resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.wire.pieces import decode_entry
 
@@ -40,14 +39,10 @@ def chunks(chunk_tokens: int, **parameters: Any) -> Recipe:
 
 def milled(recipe: Recipe, texts: list[str]) -> tuple[list[bytes], list[list[tuple[int, int, int]]], dict[str, Any]]:
     """Return tokens and pieces (start, offset, position) of each block, and the totals; all as the reference says."""
-    source = make_source(recipe)
-    records = [text(number, value) for number, value in enumerate(texts)]
-    mill = source.mill()
-    messages = mill.feed(records).messages["train"]
-    assert_follow(messages, source.blocks(recipe, records), recipe)
+    mill, (fed,) = mill_as_reference(make_source(recipe), [text(number, value) for number, value in enumerate(texts)])
     chain = mill.chains["train"]
-    assert (chain.open_tokens, chain.totals.balanced) == (0, True)
-    blocks = cut_blocks(messages, recipe)
+    assert chain.open_tokens == 0
+    blocks = cut_blocks(fed.messages["train"], recipe)
     pieces = [[(p.start, p.offset, p.position) for p in decode_entry(entry)] for _, _, entry in blocks]
     return [tokens for _, tokens, _ in blocks], pieces, chain.totals.to_dict()
 
@@ -111,24 +106,6 @@ def test_chunks_by_hand(parameters: Any, expected: Any, pieces: Any, packing: An
     assert (totals["packing"], totals["filtered"]) == (packing, filtered)
 
 
-@given(separate_sources, record_lists(), feed_sizes, message_bytes, st.integers(0, 40))
-@example(make_source(rows(3, long="split")), [text(0, "abcdef"), text(1, "a")], [], 1, 3)
-@example(make_source(chunks(2)), [text(0, "abcdef"), text(1, "a")], [], 1, 2)
-def test_any_division_and_any_resume_gives_the_references_blocks(
-    source: Source, records: list[Record], sizes: list[int], size: int, cut: int
-) -> None:
-    recipe = source.recipes[0]
-    blocks = source.blocks(recipe, records)
-    whole = PartitionMill(source.stages, [source.chain(recipe, None, size)], source.skips)
-    messages = whole.feed(records).messages[recipe.split]
-    assert_follow(messages, blocks, recipe)
-    for message in messages[cut % (len(messages) + 1) :][:1]:
-        again = PartitionMill(source.stages, [source.chain(recipe, resume_point(message), 1)], source.skips)
-        later = [m for record in records for m in again.feed([record]).messages[recipe.split]]
-        assert_follow(later, blocks, recipe, message.end)
-        assert again.chains[recipe.split].totals.pack() == whole.chains[recipe.split].totals.pack()
-
-
 @given(separate_sources, record_lists())
 def test_a_flush_is_counted_and_fills_nothing(source: Source, records: list[Record]) -> None:
     """No block is ever open, so a flush after each record changes the totals' flushes alone."""
@@ -186,9 +163,7 @@ KINDS: dict[str, tuple[Tokenizer, dict[str, Any], int]] = {
     texts=st.lists(st.lists(st.sampled_from(["fox", "dozen ", " é", "a", "x🙂", ". "]), min_size=1).map("".join)),
     row=st.integers(3, 16),
 )
-def test_rows_are_what_the_tokenizer_library_truncates_and_pads(
-    kind: str, engine: Any, texts: list[str], row: int
-) -> None:
+def test_rows_are_what_the_library_truncates_and_pads(kind: str, engine: Any, texts: list[str], row: int) -> None:
     """``truncation=True, padding="max_length"``: id for id, and the mask is where no piece says padding."""
     tokenizer, settings, pad = KINDS[kind]
     draft = replace(RECIPE, decode="text", packing="rows", block_tokens=row, steps=())

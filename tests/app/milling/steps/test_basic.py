@@ -50,31 +50,25 @@ def test_exactly_the_shorter_documents_are_filtered(document: Document, characte
 forms = st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"])
 
 
-@given(forms, documents)
-def test_only_the_text_is_normalised(form: Form, document: Document) -> None:
-    result = Normalize(form)(document)
-    assert result == Document(unicodedata.normalize(form, document.text), document.id, document.fields)
-    # two Pythons that may disagree never work under one fingerprint
-    assert Normalize(form).describe() == {"name": "normalize", "form": form, "unicode": unicodedata.unidata_version}
-
-
 MARKS = "\u0301\u0316\u0f73\u0344\u0f71\uff9e\u3099\u0591"
 """Of several classes; some are made of two marks, some are marks in a compatibility form alone."""
 pieces = st.sampled_from(["", "e", "\u00e9", "\uac00", "\u1161", "\ufb01", "\u0f71", MARKS])
 runs = st.tuples(pieces, st.lists(st.sampled_from(MARKS), min_size=1, max_size=9), st.integers(1, 3 * LONG_RUN))
 
 
-@given(forms, st.lists(runs, max_size=4), pieces)
-@pytest.mark.slow
-def test_marks_in_a_row_are_put_in_order_as_python_does_it(form: Form, found: list[Any], end: str) -> None:
-    text = "".join(piece + ("".join(marks) * count)[:count] for piece, marks, count in found) + end
-    document = Document(text)
-    right = unicodedata.normalize(form, text)
+def with_runs(found: list[Any], end: str) -> Document:
+    return Document("".join(piece + ("".join(marks) * count)[:count] for piece, marks, count in found) + end)
+
+
+@given(forms, documents | st.builds(with_runs, st.lists(runs, max_size=4), pieces))
+def test_only_the_text_is_normalised_with_marks_in_the_order_of_python(form: Form, document: Document) -> None:
+    right = document._replace(text=unicodedata.normalize(form, document.text))
     answer = Normalize(form)(document)
-    assert answer.text == right
-    assert (answer is document) == (right == text)
-    changed = [(0, Document(right))] if right != text else []
-    assert list(Normalize(form).many(DocumentColumns.of([document]))) == changed
+    assert answer == right
+    assert (answer is document) == (right == document)
+    assert list(Normalize(form).many(DocumentColumns.of([document]))) == ([] if right == document else [(0, right)])
+    # two Pythons that may disagree never work under one fingerprint
+    assert Normalize(form).describe() == {"name": "normalize", "form": form, "unicode": unicodedata.unidata_version}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -100,10 +94,8 @@ def test_the_limit_is_that_of_the_normalized_text() -> None:
     step = NormalizedLength(3 * len(LONG), lambda text: text.replace("a", "\ufdfa"))
     document = Document(LONG, 7)
     assert step(document) is document
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=f"^{NORMALIZED_TOO_LARGE}: .*{3 * len(LONG)}"):
         step(Document(LONG + "a"))
-    assert caught.value.reason == NORMALIZED_TOO_LARGE
-    assert str(3 * len(LONG)) in caught.value.detail
 
     # without a normalizer it is the text that counts
     step = NormalizedLength(len(LONG) + 1)
@@ -147,9 +139,8 @@ def test_a_normalizer_that_fails_is_a_tokenizer_that_fails(error: Exception) -> 
     def normalize(_: str) -> str:
         raise error
 
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=f"^{TOKENIZER_FAILED}: "):
         NormalizedLength(1, normalize)(Document(LONG))
-    assert caught.value.reason == TOKENIZER_FAILED
     error = MemoryError()
     with pytest.raises(MemoryError):
         NormalizedLength(1, normalize)(Document(LONG))

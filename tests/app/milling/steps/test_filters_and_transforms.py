@@ -26,6 +26,7 @@ from tokenmill.documents import Document
 from tokenmill.errors import RecordError, SettingsError
 
 BAD, REMOVED = {"words": ["bad", "Worse than all"]}, "document_removed_with_badwords"
+HALF_BAD = {"words": ["bad", "very very bad"], "max_share": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,10 @@ BAD, REMOVED = {"words": ["bad", "Worse than all"]}, "document_removed_with_badw
         ("words", BAD, "worse than worse than all", REMOVED),
         ("words", BAD, "(bad)", REMOVED),
         ("words", BAD, "", ""),
+        ("words", HALF_BAD, "bad good", ""),
+        ("words", HALF_BAD, "very very bad bad good good good", REMOVED),
+        ("c4_paragraph", {}, "\n".join(["x" * 200] * 3), ""),
+        ("c4_paragraph", {}, "\r".join(["x" * 200] * 3), "too_few_paragraphs"),
         ("url", {"extra_domains": ["example.com"]}, "https://www.example.com/page", "domain"),
         ("url", {"extra_domains": ["example.com"]}, "EXAMPLE.com.", "domain"),
         ("url", {"extra_domains": ["example.com"]}, "http://user:word@example.com:8080/", "domain"),
@@ -97,12 +102,6 @@ NO_PATTERN = "regex_exp = .* is no pattern of RE2: "
 def test_wrong_parameters_are_named(name: str, values: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=rf"^step 1 \({name}\): {said}"):
         opened(name, **values)
-
-
-def test_a_share_of_words_may_be_allowed() -> None:
-    step = opened("words", words=["bad", "very very bad"], max_share=0.5)
-    assert reason(step, "bad good") == ""
-    assert reason(step, "very very bad bad good good good") != ""
 
 
 def test_a_list_may_be_a_file(tmp_path: Path) -> None:
@@ -199,10 +198,6 @@ def test_three_lines_of_two_hundred_characters_are_enough(lengths: list[int], en
     assert C4Paragraph()(document) == expected
 
 
-def test_other_line_ends_do_not_end_a_paragraph() -> None:
-    assert isinstance(C4Paragraph()(Document("\r".join(["x" * 200] * 3), None, {})), Rejected)
-
-
 EMAILS: Final = re.compile(
     r"\b[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*"
     r"[A-Za-z0-9])?\.)+[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?|\[(?:(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)\.){3}"
@@ -213,6 +208,7 @@ ADDRESSES: Final = re.compile(
 )
 """datatrove's patterns, as they are."""
 EMAIL, ADDRESS = "email@example.com", "22.214.171.124"
+MARKED = {"email_replacement": "<mail>", "ip_replacement": "<ip>"}
 
 
 @given(
@@ -264,33 +260,32 @@ def test_addresses_of_private_networks_stay(written: str, public: object) -> Non
     )
 
 
-def test_the_answer_depends_on_the_document_alone() -> None:
-    step = opened("replace_pii", email_replacement="<mail>", ip_replacement="<ip>")
-    assert [changed(step, "a@b.org c@d.org 8.8.8.8") for _ in range(2)] == ["<mail> <mail> <ip>"] * 2
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "wanted"),
+    ("name", "values", "text", "wanted"),
     [
         # a text is folded where most letters are capitals; letters that have no case count as others
-        ("fold_capitals", "THE Mill 1234567890", "the mill 1234567890"),
-        ("fold_capitals", "The MILL", "the mill"),
-        ("fold_capitals", "The MiLls", "The MiLls"),
-        ("fold_capitals", "\u4f7f\u7528 GPU \u548c", "\u4f7f\u7528 GPU \u548c"),
-        ("fold_capitals", "\u00c0\u00c9\u0130 \u01c5", "\u00e0\u00e9i \u01c6"),
-        ("fold_capitals", "12.5 %", "12.5 %"),
-        ("fold_capitals", "", ""),
-        ("fix_unicode", "âœ” No problems", "✔ No problems"),
-        ("fix_unicode", "a &amp; b", "a & b"),
-        ("fix_unicode", "<i>a &amp; b", "<i>a &amp; b"),
-        ("fix_unicode", "\x1b[31mred", "red"),
-        ("fix_unicode", "a\x00b", "ab"),
-        ("fix_unicode", "“curly” ﬁ", "“curly” ﬁ"),
-        ("fix_unicode", "plain\n", "plain\n"),
+        ("fold_capitals", {}, "THE Mill 1234567890", "the mill 1234567890"),
+        ("fold_capitals", {}, "The MILL", "the mill"),
+        ("fold_capitals", {}, "The MiLls", "The MiLls"),
+        ("fold_capitals", {}, "\u4f7f\u7528 GPU \u548c", "\u4f7f\u7528 GPU \u548c"),
+        ("fold_capitals", {}, "\u00c0\u00c9\u0130 \u01c5", "\u00e0\u00e9i \u01c6"),
+        ("fold_capitals", {}, "12.5 %", "12.5 %"),
+        ("fold_capitals", {}, "", ""),
+        ("fix_unicode", {}, "âœ” No problems", "✔ No problems"),
+        ("fix_unicode", {}, "a &amp; b", "a & b"),
+        ("fix_unicode", {}, "<i>a &amp; b", "<i>a &amp; b"),
+        ("fix_unicode", {}, "\x1b[31mred", "red"),
+        ("fix_unicode", {}, "a\x00b", "ab"),
+        ("fix_unicode", {}, "“curly” ﬁ", "“curly” ﬁ"),
+        ("fix_unicode", {}, "plain\n", "plain\n"),
+        ("fix_unicode", {"uncurl_quotes": True, "fix_latin_ligatures": True}, "“ﬁ”", '"fi"'),
+        ("fix_unicode", {"normalization": "NFC"}, "e\u0301", "\u00e9"),
+        ("replace_pii", MARKED, "a@b.org c@d.org 8.8.8.8", "<mail> <mail> <ip>"),
     ],
 )
-def test_a_text_is_changed(name: str, text: str, wanted: str) -> None:
-    assert changed(opened(name), text) == wanted
+def test_a_text_is_changed_again_and_again(name: str, values: dict[str, Any], text: str, wanted: str) -> None:
+    step = opened(name, **values)
+    assert [changed(step, text) for _ in range(2)] == [wanted] * 2
 
 
 @given(st.text())
@@ -307,11 +302,6 @@ def test_folding_changes_case_alone_and_nothing_twice(text: str) -> None:
 STEP = FixUnicode()
 
 
-def test_parameters_are_ftfys() -> None:
-    assert changed(opened("fix_unicode", uncurl_quotes=True, fix_latin_ligatures=True), "“ﬁ”") == '"fi"'
-    assert changed(opened("fix_unicode", normalization="NFC"), "e\u0301") == "\u00e9"
-
-
 @given(st.text(st.characters(codec="utf-8") | st.sampled_from("&;#<\r\x1b[â€œ\x00\ufeff"), max_size=30))
 def test_what_is_not_looked_at_would_not_change(text: str) -> None:
     """ASCII without ampersands and control characters."""
@@ -323,9 +313,8 @@ def test_a_text_over_which_ftfy_raises_is_refused_alone(monkeypatch: pytest.Monk
         raise ValueError("its own words")
 
     monkeypatch.setattr(ftfy, "fix_text", broken)
-    with pytest.raises(RecordError, match="its own words") as caught:
+    with pytest.raises(RecordError, match=f"^{FIX_FAILED}: .*its own words"):
         STEP(Document("é"))
-    assert caught.value.reason == FIX_FAILED
 
 
 def test_normalizing_marks_takes_no_square_of_time() -> None:

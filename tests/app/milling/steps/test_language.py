@@ -74,9 +74,8 @@ def test_fields_are_set_that_the_stream_carries() -> None:
 
 def test_fields_stay_within_their_limit() -> None:
     step = LanguageStep().within(("language", "label"), Limits(1000, 20, 20))
-    with pytest.raises(RecordError) as caught:
+    with pytest.raises(RecordError, match=f"^{FIELDS_TOO_LONG}: "):
         step(Document(PLAIN, None, {"label": "long"}))
-    assert caught.value.reason == FIELDS_TOO_LONG
 
 
 def test_the_beginning_decides() -> None:
@@ -92,7 +91,4 @@ def test_the_model_is_described() -> None:
     said = opened("language").describe()
     assert said["model_sha256"] == "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
     assert said["fasttext_predict"]
-
-
-def test_the_codes_are_those_of_the_model() -> None:
     assert {label.removeprefix("__label__") for label in read_model(model_file())[1]} == CODES

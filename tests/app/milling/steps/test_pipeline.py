@@ -188,9 +188,6 @@ def test_a_list_is_named_by_its_content(tmp_path: Path) -> None:
     lost = rf"step 1 \(words\): the list words \(SHA-256 {digest[:12]}…\) is not there"
     with pytest.raises(SettingsError, match=lost):
         open_pipeline(one.entries, limits=LIMITS)
-
-
-def test_a_file_that_is_no_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match=r"step 1 \(words\): words: .*binary cannot be used: .*utf-8"):
         read_pipeline([{"name": "words", "words": str(tmp_path / "binary")}])

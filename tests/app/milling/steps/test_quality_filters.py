@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,12 +65,6 @@ def test_no_bound_at_all_keeps_every_text(text: str) -> None:
     assert reason(gopher(), text) == ""
     nulls: dict[str, None] = dict.fromkeys(NO_BOUNDS)
     assert reason(GopherQuality(**nulls), text) == ""  # type: ignore[arg-type]
-
-
-def test_a_text_without_words_breaks_no_bound_of_lengths() -> None:
-    """A share of nothing is 0, where datatrove divides by zero."""
-    assert reason(GopherQuality(min_doc_words=0), "") == "gopher_below_alpha_threshold"
-    assert reason(GopherQuality(min_doc_words=0), " \n") == "gopher_below_alpha_threshold"
 
 
 UNIQUE = "\n".join(f"w{number}a x{number}b y{number}c" for number in range(40))
@@ -139,6 +134,8 @@ def test_sequences_have_a_length_that_can_be_counted(n: int) -> None:
 
 
 LONG = "a line of more than thirty characters"
+WITHOUT_PUNCTUATION = partial(FinewebQuality, line_punct_exclude_zero=True)
+OTHER_ENDS = partial(FinewebQuality, stop_chars=(";", "end"))
 
 
 def looser(**bounds: float) -> FinewebQuality:
@@ -170,6 +167,19 @@ def looser(**bounds: float) -> FinewebQuality:
         (FinewebQuality, f"{LONG}!\n{LONG}!", "char_dup_ratio"),
         (FinewebQuality, "word, " * 9 + "end." + "\n" * 12 + LONG, "list_ratio"),
         (FinewebQuality, f"{LONG}।", ""),
+        (WITHOUT_PUNCTUATION, LONG, ""),
+        (
+            WITHOUT_PUNCTUATION,
+            "\n".join([f"{LONG}.", *(f"{LONG} {number}" for number in range(9))]),
+            "line_punct_ratio",
+        ),
+        (OTHER_ENDS, f"{LONG};", ""),
+        (OTHER_ENDS, f"{LONG} end", ""),
+        (OTHER_ENDS, f"{LONG}.", "line_punct_ratio"),
+        (looser, "IS_ALPHA\n\n", ""),  # the one word is left out: there is none to divide by
+        # a share of no words is 0, where datatrove divides by zero
+        (partial(GopherQuality, min_doc_words=0), "", "gopher_below_alpha_threshold"),
+        (partial(GopherQuality, min_doc_words=0), " \n", "gopher_below_alpha_threshold"),
     ],
 )
 def test_each_rule_has_a_reason(kind: Callable[[], Step], text: str, expected: str) -> None:
@@ -206,23 +216,6 @@ def test_a_bound_itself_is_within(
 ) -> None:
     assert reason(filter_with(**{name: bound}), text) == ""
     assert reason(filter_with(**{name: beyond}), text) == expected
-
-
-def test_a_text_of_the_one_word_that_is_left_out_has_a_verdict() -> None:
-    """There is no word to divide by."""
-    assert reason(looser(), "IS_ALPHA\n\n") == ""
-
-
-def test_texts_without_any_punctuation_can_be_kept() -> None:
-    step = FinewebQuality(line_punct_exclude_zero=True)
-    assert reason(step, LONG) == ""
-    assert reason(step, "\n".join([f"{LONG}."] + [f"{LONG} {number}" for number in range(9)])) == "line_punct_ratio"
-
-
-def test_what_ends_a_sentence_can_be_named() -> None:
-    assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG};") == ""
-    assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG} end") == ""
-    assert reason(FinewebQuality(stop_chars=(";", "end")), f"{LONG}.") == "line_punct_ratio"
 
 
 FIVE = "\n".join(f"Here is line {number}." for number in range(5))

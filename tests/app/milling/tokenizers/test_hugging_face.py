@@ -21,19 +21,12 @@ from tokenizers import Tokenizer, __version__
 
 from tests.app.milling.tokenizers.conftest import around, word_model, words
 from tests.app.milling.tokenizers.panicking import HARMFUL, SLOW, panicking
+from tests.mills import RAW
 from tests.strategies import texts
 from tests.vocabularies import unigram
 from tests.vocabularies.conversions import spelled
 from tests.vocabularies.files import added_token
-from tokenmill.app.milling.tokenizers import (
-    PROBE,
-    RAW_BYTES,
-    TOKENIZER_FAILED,
-    Engine,
-    TokenizerFile,
-    hugging_face,
-    joined,
-)
+from tokenmill.app.milling.tokenizers import PROBE, TOKENIZER_FAILED, Engine, TokenizerFile, hugging_face, joined
 from tokenmill.app.milling.tokenizers.hugging_face import HARMLESS, HuggingFace, Template, lengthening, template_of
 from tokenmill.documents import MAX_TOKENIZED_BYTES
 from tokenmill.errors import PanicError, SettingsError
@@ -69,40 +62,23 @@ def test_special_tokens_in_a_text_are_text(byte_level_engine: Engine) -> None:
     assert end is not None
     assert end not in ids
     assert byte_level_engine.decode([*ids, end]) == "a <|endoftext|> b<|endoftext|>"
+    assert HuggingFace(words()).token_id("<eos>") == 3
+    assert HuggingFace(words(**unigram_model())).decode([1]) == "</s>"
 
 
-def test_special_tokens_are_text_for_a_model_of_words() -> None:
-    """Its vocabulary has ``<eos>`` like any word, but a text's ``<eos>`` is two unknown ones."""
-    engine = HuggingFace(words())
-    assert engine.token_id("<eos>") == 3
-    assert [ids.tolist() for ids in engine.encode(["a", "a <eos> b<eos>", "b"])] == [[1], [1, 0, 0, 0], [2]]
-
-
-def test_special_tokens_are_text_for_a_unigram_model() -> None:
-    """Its best path would go through ``</s>``; the text's are spelled, and nothing else changes."""
+def unigram_model() -> dict[str, Any]:
     scores = {"<unk>": 0.0, "</s>": 0.0, "a": -1.0, "<": -2.0, "/": -2.0, "s": -2.0, ">": -2.0, "s>": -3.0}
     model = {"type": "Unigram", "unk_id": 0, "vocab": [*scores.items()], "byte_fallback": False}
-    added = [added_token(0, "<unk>"), added_token(1, "</s>")]
-    engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
-    assert _ids(engine, "a</s>a") == [2, 3, 4, 7, 2]
-    assert _ids(engine, "aZa<unk>s>") == [2, 0, 2, 0, 7]
-    assert engine.decode([1]) == "</s>"
+    return {"model": model, "pre_tokenizer": None, "added_tokens": [added_token(0, "<unk>"), added_token(1, "</s>")]}
 
 
-def test_bytes_that_a_model_falls_back_to_are_no_special_tokens() -> None:
-    """Who trains a BPE with byte fallback names its bytes as special tokens: the trainer has no other way."""
+def byte_fallback_model() -> dict[str, Any]:
+    """Return a BPE with byte fallback as its trainer makes it: it has no other way to name bytes than as special."""
     names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "a", "<", "0", "x", ">", *"CA39"]
-    added = [added_token(number, name) for number, name in enumerate(names[:257])]
     vocabulary = {name: number for number, name in enumerate(names)}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [], "unk_token": "<unk>", "byte_fallback": True}
-    engine = HuggingFace(words(model=model, pre_tokenizer=None, added_tokens=added))
-    assert _ids(engine, "a\u00e9a") == [257, 1 + 0xC3, 1 + 0xA9, 257]
-
-
-def test_added_tokens_that_are_not_special_are_matched() -> None:
-    engine = HuggingFace(words(added_tokens=[added_token(4, "b<", special=False)]))
-    assert _ids(engine, "a b< ab<b") == [1, 4, 1, 4, 2]
-    assert engine.vocabulary_size == 5
+    added = [added_token(number, name) for number, name in enumerate(names[:257])]
+    return {"model": model, "pre_tokenizer": None, "added_tokens": added}
 
 
 PADDING = {"strategy": {"Fixed": 9}, "direction": "Left", "pad_id": 3, "pad_type_id": 0, "pad_token": "<eos>"}
@@ -110,13 +86,24 @@ TRUNCATION = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst",
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [{"truncation": TRUNCATION}, {"padding": PADDING}, {"post_processor": around("<eos>", "$A", number=3)}],
-    ids=["truncation", "padding", "added special tokens"],
+    ("parts", "text", "ids"),
+    [
+        # a text's special tokens are text: words that are unknown, or spelled, though the vocabulary has each as one
+        ({}, "a <eos> b<eos>", [1, 0, 0, 0]),
+        (unigram_model(), "a</s>a", [2, 3, 4, 7, 2]),
+        (unigram_model(), "aZa<unk>s>", [2, 0, 2, 0, 7]),
+        (byte_fallback_model(), "a\u00e9a", [257, 1 + 0xC3, 1 + 0xA9, 257]),
+        # added tokens that are not special are matched
+        ({"added_tokens": [added_token(4, "b<", special=False)]}, "a b< ab<b", [1, 4, 1, 4, 2]),
+        # truncation, padding and tokens around a text, which are for models, are not the text's tokens
+        ({"truncation": TRUNCATION}, "a b a b", [1, 2, 1, 2]),
+        ({"padding": PADDING}, "a b a b", [1, 2, 1, 2]),
+        ({"post_processor": around("<eos>", "$A", number=3)}, "a b a b", [1, 2, 1, 2]),
+    ],
 )
-def test_what_a_file_says_about_batches_for_models_is_ignored(changed: dict[str, Any]) -> None:
-    """Truncation, padding and tokens around a text are not the text's tokens."""
-    assert _ids(HuggingFace(words(**changed)), "a b a b") == [1, 2, 1, 2]
+def test_a_texts_tokens_are_those_of_what_is_written(parts: dict[str, Any], text: str, ids: list[int]) -> None:
+    engine = HuggingFace(words(**parts))
+    assert [found.tolist() for found in engine.encode(["a", text, "a"])] == [_ids(engine, "a"), ids, _ids(engine, "a")]
 
 
 def test_dropout_is_ignored(byte_level: bytes, byte_level_engine: Engine) -> None:
@@ -305,16 +292,14 @@ def parts(*several: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "content", [words(), parts(), words(normalizer=SPACES), parts(PREPEND, SPACES), parts(STRIP, CASE, ACCENTS, BYTES)]
-)
-def test_what_makes_no_text_much_longer_is_left_out(content: bytes) -> None:
-    """As Llama 2 and Mistral have it: a text full of spaces is no longer in tokens."""
-    assert lengthening(content) is None
-
-
-@pytest.mark.parametrize(
     ("content", "text", "made"),
     [
+        # nothing here makes a text much longer in tokens; as Llama 2 and Mistral have it
+        (words(), "", None),
+        (parts(), "", None),
+        (words(normalizer=SPACES), "", None),
+        (parts(PREPEND, SPACES), "", None),
+        (parts(STRIP, CASE, ACCENTS, BYTES), "", None),
         (words(normalizer={"type": "NFC"}), "\u0958", "\u0915\u093c"),
         (parts(PREPEND, NFKC, SPACES), "a \ufb03", "a ffi"),
         (parts({"type": "Replace", "pattern": {"String": "a"}, "content": "bb"}), "aa", "bbbb"),
@@ -322,10 +307,9 @@ def test_what_makes_no_text_much_longer_is_left_out(content: bytes) -> None:
         (parts({"type": "Sequence", "normalizers": [NFKC]}), "\u2168", "IX"),
     ],
 )  # fmt: skip
-def test_the_others_are_applied_in_order(content: bytes, text: str, made: str) -> None:
+def test_what_may_make_a_text_longer_is_applied_in_order(content: bytes, text: str, made: str | None) -> None:
     normalize = lengthening(content)
-    assert normalize is not None
-    assert normalize(text) == made
+    assert (normalize and normalize(text)) == made
 
 
 def test_a_panic_is_an_error() -> None:
@@ -382,4 +366,4 @@ def test_what_is_no_frame_or_has_no_template_is_refused() -> None:
         with pytest.raises(SettingsError, match=r"has no template: .*name the tokens instead"):
             _of(post_processor)
     with pytest.raises(SettingsError, match="raw bytes have no template"):
-        template_of(TokenizerFile(RAW_BYTES, None))
+        template_of(RAW)

@@ -1,11 +1,11 @@
-"""Every kind of tokenizer, with the vocabularies of models in use: the ids are those of `tokenizers`.
+"""Every kind of tokenizer, with the vocabularies of models in use: ids of texts and documents are `tokenizers`' own.
 
 Not of the engine ``tokenizers`` here, but of the library, asked for what anyone would ask it.
 """
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -17,11 +17,23 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests import vocabularies
+from tests.mills import RAW, RECIPE, Source, named
 from tests.vocabularies.files import library
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
-from tokenmill.app.milling.tokenizers import Engine, EngineName, TokenizerFile, choose_engine, dtype_for, open_engine
+from tokenmill.app.milling.recipe_stages import complete
+from tokenmill.app.milling.tokenizers import (
+    Engine,
+    EngineName,
+    SpecialTokens,
+    TemplateName,
+    TokenizerFile,
+    choose_engine,
+    dtype_for,
+    open_engine,
+)
 from tokenmill.app.milling.tokenizers.gigatoken import SINGLY_CHARACTERS
 from tokenmill.app.milling.tokenizers.vocabulary import end_of
+from tokenmill.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,11 @@ class Kind:
     """The token that ends a document if nobody says which."""
     spells: bool = True
     """Whether its tokens say all that is in a text, once the text is normalized."""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    """The tokens that it puts around a text."""
+    padding: str = ""
+    """What pads where no token ends a document; empty where nobody knows."""
 
 
 KINDS: Final = {
@@ -44,12 +61,23 @@ KINDS: Final = {
     "whisper": Kind(vocabularies.whisper_multilingual, "gigatoken", "<u2", "<|endoftext|>"),
     "claude": Kind(vocabularies.claude, "gigatoken", "<u2", "<EOT>"),
     "tekken": Kind(vocabularies.tekken, "gigatoken", "<u4", "</s>"),
-    "llama 3 style": Kind(vocabularies.llama3_style, "gigatoken", "<u2", "<|end_of_text|>"),
-    "gemma style": Kind(vocabularies.gemma_style, "gigatoken", "<u2", "<eos>"),
-    "gpt-neox style": Kind(vocabularies.gpt_neox_style, "gigatoken", "<u2", "<|endoftext|>"),
+    "llama 3 style": Kind(
+        vocabularies.llama3_style, "gigatoken", "<u2", "<|end_of_text|>", before=("<|begin_of_text|>",)
+    ),
+    "gemma style": Kind(vocabularies.gemma_style, "gigatoken", "<u2", "<eos>", before=("<bos>",), padding="<pad>"),
+    "gpt-neox style": Kind(vocabularies.gpt_neox_style, "gigatoken", "<u2", "<|endoftext|>", padding="<|padding|>"),
     "qwen 2.5 style": Kind(vocabularies.qwen25_style, "gigatoken", "<u2", "<|endoftext|>"),
     "sentencepiece": Kind(vocabularies.mistral_sentencepiece, "gigatoken", "<u2", "</s>"),
-    "wordpiece": Kind(vocabularies.wordpiece, "tokenizers", "<u2", "[SEP]", spells=False),
+    "wordpiece": Kind(
+        vocabularies.wordpiece,
+        "tokenizers",
+        "<u2",
+        "[SEP]",
+        spells=False,
+        before=("[CLS]",),
+        after=("[SEP]",),
+        padding="[PAD]",
+    ),
     "unigram": Kind(vocabularies.unigram, "tokenizers", "<u2", "</s>", spells=False),
 }
 LIKE_OTHERS: Final = {"whisper": "gpt2", "llama 3 style": "qwen 2.5 style"}
@@ -94,8 +122,8 @@ def _engine(name: str, engine: EngineName) -> Engine:
 
 
 @cache
-def _library(name: str) -> Tokenizer:
-    return library(KINDS[name].content())
+def _library(name: str, special: SpecialTokens = "text") -> Tokenizer:
+    return library(KINDS[name].content(), special=special == "tokens")
 
 
 @cache
@@ -186,3 +214,87 @@ def test_unknown_words_are_unknown_where_the_vocabulary_can_spell_the_unknown_to
     engine = open_engine(TokenizerFile("cased", json.dumps(content).encode()), "tokenizers")
     words = [engine.token_id(word) for word in ("hello", "[UNK]", "world")]
     assert engine.encode(["hello \u2603\u2603 world"]).ids.tolist() == words
+
+
+FRAMED: Final = [
+    pytest.param(name, marks=[minutes] if name == "tekken" else [])  # it adds nothing to a text, as GPT-NeoX does not
+    for name in ("llama 3 style", "gemma style", "wordpiece", "gpt-neox style", "tekken")
+]
+"""Kinds of which whole documents are milled."""
+WITH_ENGINES: Final = [
+    pytest.param(*one.values, engine, marks=one.marks)
+    for one in FRAMED
+    for engine in ("gigatoken", "tokenizers")
+    if one.values[0] in FAST or engine == "tokenizers"
+]
+MODES: Final[tuple[SpecialTokens, ...]] = ("text", "tokens")
+
+
+@cache
+def _source(name: str, engine: EngineName, special: SpecialTokens) -> Source:
+    """Return a stream whose documents are as the tokenizer has them."""
+    kind = KINDS[name]
+    draft = replace(RECIPE, decode="json", max_text_bytes=0, block_tokens=1 << 24, special_tokens_in_text=special)
+    template: TemplateName = "tokenizer" if kind.before or kind.after else "none"
+    end = None if template == "tokenizer" else "none"
+    recipe, stages = complete(draft, _file(name), end, engine, padding=None if kind.padding else 0, template=template)
+    assert stages.engine.kind == engine
+    return Source(stages, (recipe,))
+
+
+def _milled(source: Source, value: str) -> list[int]:
+    """Return the ids of the document that a text becomes."""
+    recipe, mill = source.recipes[0], source.mill()
+    mill.feed([named(0, 1, value)])  # in JSON: of plain text, a byte order mark at its beginning is none of it
+    carry = mill.chains[recipe.split].carry(1)
+    assert carry is not None
+    return list(np.frombuffer(carry.open_tokens, recipe.token_dtype).tolist())
+
+
+def _assert_right_document(name: str, engine: EngineName, special: SpecialTokens, value: str) -> None:
+    tokenizer = _library(name, special)
+    none = value.isspace() or not value or not tokenizer.encode(value, add_special_tokens=False).ids
+    right = [] if none else tokenizer.encode(value, add_special_tokens=True).ids
+    assert _milled(_source(name, engine, special), value) == right, value[:80]
+
+
+@pytest.mark.parametrize(("name", "engine"), WITH_ENGINES)
+@pytest.mark.parametrize("special", MODES)
+@pytest.mark.cases(1)
+def test_documents_of_a_collection_have_the_librarys_ids(name: str, engine: EngineName, special: SpecialTokens) -> None:
+    for value in COLLECTION:
+        _assert_right_document(name, engine, special, value)
+
+
+@pytest.mark.parametrize(("name", "engine"), WITH_ENGINES)
+@pytest.mark.parametrize("special", MODES)
+@given(data=st.data())
+@pytest.mark.cases(3)
+def test_documents_of_any_text_have_the_librarys_ids(
+    name: str, engine: EngineName, special: SpecialTokens, data: st.DataObject
+) -> None:
+    _assert_right_document(name, engine, special, data.draw(mixtures((*SPECIAL_LOOKING, *_added(name)))))
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("name", FRAMED)
+def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
+    kind, recipe = KINDS[name], _source(name, "tokenizers", "text").recipes[0]
+    names = _library(name).id_to_token
+    assert tuple(map(names, recipe.begin_of_document)) == kind.before
+    assert tuple(map(names, recipe.after)) == kind.after
+    assert names(recipe.padding_id) == (*kind.after, kind.padding or names(0))[0]
+
+
+@pytest.mark.cases(3)
+@pytest.mark.parametrize(("name", "engine"), WITH_ENGINES)
+def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
+    special = next(token for token in _library(name).get_added_tokens_decoder().values() if token.special).content
+    for mode in MODES:
+        ids = _milled(_source(name, engine, mode), f"a {special} b")[1:]
+        assert (_library(name).token_to_id(special) in ids) == (mode == "tokens")
+
+
+def test_raw_bytes_have_no_special_tokens_in_texts() -> None:
+    with pytest.raises(SettingsError, match='special_tokens_in_text = "tokens": raw bytes have no special tokens'):
+        choose_engine(RAW, "auto", "tokens")

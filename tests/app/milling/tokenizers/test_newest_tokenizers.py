@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,14 +11,10 @@ import pytest
 
 from tests import vocabularies
 from tests.app.milling.tokenizers.conftest import AROUND, words
+from tests.app.milling.tokenizers.test_kinds import KINDS
 
 FOLDER: Final = Path(sys.prefix) / "newest-tokenizers"
 """Where `make test-newest` puts the library."""
-VOCABULARIES: Final[tuple[Callable[[], bytes], ...]] = (
-    *(vocabularies.gpt2, vocabularies.whisper_multilingual, vocabularies.claude, vocabularies.tekken),
-    *(vocabularies.llama3_style, vocabularies.gemma_style, vocabularies.gpt_neox_style, vocabularies.qwen25_style),
-    *(vocabularies.mistral_sentencepiece, vocabularies.wordpiece, vocabularies.unigram),
-)
 pytestmark = pytest.mark.newest
 
 
@@ -46,8 +41,8 @@ def test_answers_are_those_of_the_pinned_library(tmp_path: Path) -> None:
         token | {"id": 9, "content": "b<", "special": False},
     ]
     (tmp_path / "odd.json").write_text(json.dumps(odd))
-    for vocabulary in VOCABULARIES:
-        (tmp_path / f"{vocabulary.__name__}.json").write_bytes(vocabulary())
+    for kind in KINDS.values():
+        (tmp_path / f"{kind.content.__name__}.json").write_bytes(kind.content())
 
     def answers(*, newest: bool) -> dict[str, Any]:
         done = run("tests.app.milling.tokenizers.all_answers", str(tmp_path), newest=newest, cwd=tmp_path)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
 from tests.app.milling.tokenizers.conftest import around, word_model, words
+from tests.app.sources.web import running
 from tests.vocabularies.files import added_token, data_file
 from tokenmill.app.milling.tokenizers import RAW_BYTES, Engine, TokenizerFile, dtype_for, load_tokenizer, open_engine
 from tokenmill.app.milling.tokenizers.vocabulary import (
@@ -165,9 +165,7 @@ FORMATS = ("tokenizer.model", "o200k.tiktoken", "vocab.txt", "llama/tokenizer.mo
 
 
 @pytest.mark.parametrize("name", ["missing.json", "./missing", "/no/such/folder", "a/b/c", "", *FORMATS])
-def test_a_missing_file_is_refused_without_asking_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_file_is_refused_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     assert "there is no file" in refusal(name)
 
@@ -209,12 +207,8 @@ class _Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), _Hub)) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -291,13 +285,9 @@ def test_parts_have_the_names_that_the_file_gives_them(byte_level: bytes) -> Non
     assert (found.model, found.pre_tokenizer) == ("BPE", "ByteLevel")
     assert found.special == {"<|endoftext|>": 0}
     several = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
-    assert Description.of(TokenizerFile("words", words(normalizer=several))).normalizer == "NFC, Lowercase"
-
-
-def test_added_tokens_that_are_not_special_stand_apart() -> None:
     added = [added_token(3, "<eos>"), added_token(4, "<tool>", special=False)]
-    found = Description.of(TokenizerFile("words", words(added_tokens=added)))
-    assert (found.special, found.added) == ({"<eos>": 3}, {"<tool>": 4})
+    found = Description.of(TokenizerFile("words", words(normalizer=several, added_tokens=added)))
+    assert (found.normalizer, found.special, found.added) == ("NFC, Lowercase", {"<eos>": 3}, {"<tool>": 4})
 
 
 def test_ids_of_added_tokens_are_those_that_the_library_gives() -> None:
@@ -392,9 +382,7 @@ def _file(*special: str, vocabulary: Sequence[str] = EOS_AND_TAG, beside: Any = 
         ("unk", RAW, None, ""),
     ],
 )
-def test_a_token_is_what_the_files_say_or_a_special_one(
-    role: Role, file: TokenizerFile, expected: int | None, why: str
-) -> None:
+def test_tokens_are_what_files_say_or_special(role: Role, file: TokenizerFile, expected: int | None, why: str) -> None:
     """A word of a usual name is none, as `</s>` is an HTML tag for Gemma; and it is said where the token was found."""
     found = token_for(role, file, open_engine(file))
     assert (found.id if found else None) == expected
