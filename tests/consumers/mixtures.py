@@ -38,17 +38,15 @@ def eras_of(seed: int, eras: int) -> list[Era]:
     return make_eras(INFO, chains_of(seed, eras), stops, end=True)
 
 
-def stream_store(
-    path: Path, seed: int, eras: int, *, there: int | None = None, end: bool = True, info: StreamInfo = INFO
-) -> Store:
+def stream_store(path: Path, seed: int, eras: int, *, there: int | None = None, info: StreamInfo = INFO) -> Store:
+    """Make a store that has all eras and the end, or as many of them as are ``there``."""
     store = make_store(path, info)
-    bring(store, seed, eras, eras if there is None else there, end=end and there is None, info=info)
+    bring(store, seed, eras, eras if there is None else there, end=there is None, info=info)
     return store
 
 
 def bring(store: Store, seed: int, eras: int, there: int, *, end: bool = False, info: StreamInfo = INFO) -> None:
-    if there + end:
-        grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras), info)
+    grow(store, eras_of(seed, eras)[: there + end], chains_of(seed, eras), info)
 
 
 def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, Path]:

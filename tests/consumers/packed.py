@@ -61,10 +61,9 @@ def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first
     return found
 
 
-def pack(documents: Sequence[Given], packing: str, size: int, *, seed: int = 0) -> list[Block]:
+def pack(documents: Sequence[Given], packing: str, size: int) -> list[Block]:
     """Return the blocks, one document after the other; what is open at the end is closed with padding."""
-    packer = {"concat": _concat, "fit": _fit, "rows": _rows, "chunks": _chunks}[packing]
-    blocks = packer(documents, size, random.Random(seed))
+    blocks = {"concat": _concat, "fit": _fit, "rows": _rows, "chunks": _chunks}[packing](documents, size)
     for block in blocks:
         if len(block.tokens) < size:
             block.pieces.append(Piece(len(block.tokens), 0, PADDING, b""))
@@ -72,7 +71,7 @@ def pack(documents: Sequence[Given], packing: str, size: int, *, seed: int = 0) 
     return blocks
 
 
-def _concat(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+def _concat(documents: Sequence[Given], size: int) -> list[Block]:
     blocks = [Block([], [])]
     for document in documents:
         at = 0
@@ -83,9 +82,9 @@ def _concat(documents: Sequence[Given], size: int, _: random.Random) -> list[Blo
     return blocks
 
 
-def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Block]:
+def _fit(documents: Sequence[Given], size: int) -> list[Block]:
     """Put whole blocks of a document out at once, and its rest into any of three open ones that has room."""
-    done: list[Block] = []
+    rng, done = random.Random(0), list[Block]()
     opened = [Block([], []) for _ in range(3)]
     for document in documents:
         aged = [block for block in opened if block.pieces and block.pieces[0].offset + AGE < document.offset]
@@ -106,11 +105,11 @@ def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Bloc
     return done + [block for block in opened if block.tokens]
 
 
-def _rows(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+def _rows(documents: Sequence[Given], size: int) -> list[Block]:
     return [_block(document, 0, size) for document in documents]
 
 
-def _chunks(documents: Sequence[Given], size: int, _: random.Random) -> list[Block]:
+def _chunks(documents: Sequence[Given], size: int) -> list[Block]:
     """Cut documents into chunks that overlap by a token, and drop the rest."""
     return [
         _block(document, at, size)

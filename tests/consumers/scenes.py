@@ -11,17 +11,7 @@ import numpy as np
 import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, tokens_of, write_eras
-from tokenmill.consumers import (
-    Batch,
-    Batches,
-    Documents,
-    EraDataset,
-    Mixture,
-    MixtureDataset,
-    PaddedBatches,
-    StepDataset,
-    Windows,
-)
+from tokenmill.consumers import Batch, Batches, StepDataset
 from tokenmill.eras import Era, Permutation
 from tokenmill.reading import Blocks
 from tokenmill.store import Store, StreamInfo
@@ -62,11 +52,12 @@ def era_store(path: Path, eras: Sequence[Era] = ERAS, chains: Mapping[int, Block
 
 
 def grow(store: Store, eras: Sequence[Era], chains: Mapping[int, Blocks] = CHAINS, info: StreamInfo = INFO) -> None:
-    """Bring eras, all from the first on, and their blocks into a store."""
-    for partition, part in enumerate(eras[-1].ranges):
+    """Bring eras, all from the first on, and their blocks into a store; without any, it stays as it is."""
+    for partition, part in enumerate(eras[-1].ranges if eras else ()):
         if part.stop:
             fill(store, info, chains[partition], [part.stop], partition=partition)
-    write_eras(store, eras)
+    if eras:
+        write_eras(store, eras)
 
 
 def expected(
@@ -104,20 +95,11 @@ def open_steps(store: Store | Path, **options: Any) -> StepDataset:
     return StepDataset(store if isinstance(store, Path) else store.path, STREAM, **(STEPS | options))
 
 
-def every_reader(store: Any) -> dict[str, Any]:
-    shared = {"store": store, "stream": STREAM}
-    mixed: dict[str, Any] = {"streams": {"a": {"store": store}, "b": {}}, "weights": {"a": 1, "b": 1}} | shared | STEPS
-    documents = Documents(**shared)
-    return {
-        "Batches": Batches(**shared, **STEPS),
-        "StepDataset": StepDataset(**shared, **STEPS),
-        "EraDataset": EraDataset(**shared, sequence_length=4),
-        "Windows": Windows(**shared, length=4),
-        "Documents": documents,
-        "PaddedBatches": PaddedBatches(documents, batch_size=2),
-        "Mixture": Mixture.open(**mixed),
-        "MixtureDataset": MixtureDataset(**mixed),
-    }
+def halves(store: Store | Path) -> dict[str, Any]:
+    """Return arguments of a mixture of a store's early eras with its late ones."""
+    streams = {"early": {"eras": range(3)}, "late": {"eras": range(3, 5)}}
+    path = store if isinstance(store, Path) else store.path
+    return {"streams": streams, "weights": {"early": 2, "late": 3}, "store": path, "stream": STREAM, **STEPS}
 
 
 def open_ranks(store: Store, world_size: int, **options: Any) -> list[Batches]:

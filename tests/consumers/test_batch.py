@@ -19,20 +19,10 @@ from torch.utils.data import DataLoader, default_collate
 
 from tests.consumers.mixtures import open_mixture, open_streams, stores_of
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches, open_steps
+from tests.consumers.scenes import CHAINS, INFO, STEPS, era_store, halves, open_batches, open_steps
 from tests.store.chains import STREAM, filled_store, make_chain, make_eras, make_info, tokens_of, write_eras
 from tokenmill.app.segments.retiring import retire
-from tokenmill.consumers import (
-    Batch,
-    BatchDocuments,
-    Batches,
-    Documents,
-    EraDataset,
-    Mixture,
-    MixtureDataset,
-    PaddedBatches,
-    StepDataset,
-)
+from tokenmill.consumers import Batch, BatchDocuments, Documents, EraDataset, Mixture, MixtureDataset, PaddedBatches
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.store import Store
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
@@ -137,8 +127,6 @@ def test_documents_of_samples_by_index(store: Store) -> None:
     assert torch.equal(again.attention_mask(), together.attention_mask())
     x, y = EraDataset(store.path, STREAM, sequence_length=2)[33]
     assert (collated.x[2].tolist(), collated.y[2].tolist()) == (x.tolist(), y.tolist())
-    with pytest.raises(InputError, match=r"document_ids is .*: give a tensor"):
-        BatchDocuments.from_ids(torch.zeros(3))
 
 
 def test_shapes_can_be_kept(store: Store) -> None:
@@ -260,7 +248,7 @@ def test_documents_of_retired_blocks_are_refused(tmp_path: Path) -> None:
 
 
 TABLE = torch.randn(1 << 16, 8, generator=torch.Generator().manual_seed(0))
-OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
+OPTIONS = STEPS | {"batch_size": 3}
 
 
 @pytest.fixture(scope="module")
@@ -280,9 +268,7 @@ def loss_of_a_shifting_model(input_ids: torch.Tensor, labels: torch.Tensor, **_:
     "more", [{}, {"sequence_length": 2}, {"on_damage": "skip"}, {"sequence_length": [(0, 2), (3, 4)]}]
 )
 @pytest.mark.cases(3)
-def test_a_model_that_shifts_its_labels_has_the_loss_of_x_and_y(
-    store: Store, *, masks: bool, more: dict[str, Any]
-) -> None:
+def test_a_model_that_shifts_labels_has_the_loss_of_x_and_y(store: Store, *, masks: bool, more: dict[str, Any]) -> None:
     named: Any = open_batches(store, as_dict=True, mask_loss=masks, **more)
     plain = open_batches(store, mask_loss=True, **more)
     for batch, inputs in zip(plain, named, strict=True):
@@ -331,11 +317,10 @@ def test_documents_are_kept_apart_by_positions_where_that_is_asked_for(store: St
 @pytest.mark.parametrize("kind", ["batches", "mixture"])
 @pytest.mark.cases(2)
 def test_loaders_need_no_collating_and_keep_their_place(store: Store, workers: int, kind: str) -> None:
-    options: dict[str, Any] = {**OPTIONS, "as_dict": True, "store": store.path, "stream": STREAM}
-    streams: dict[str, Any] = {"one": {"eras": range(2)}, "two": {"eras": range(2, 5)}}
+    options: dict[str, Any] = {**OPTIONS, "as_dict": True}
 
     def opened() -> Any:
-        return StepDataset(**options) if kind == "batches" else MixtureDataset(streams, {"one": 1, "two": 2}, **options)
+        return open_steps(store, **options) if kind == "batches" else MixtureDataset(**halves(store) | options)
 
     whole = [inputs["input_ids"].tolist() for inputs in opened()]
     dataset = opened()
@@ -426,7 +411,7 @@ def test_rows_of_a_mixture_know_what_their_loss_counts(tmp_path: Path) -> None:
     mixture.add_stream("code", open_streams({"code": stores["code"]}, loss_weight=3)["code"], 0.5)
     batch = next(batch for batch in mixture if "code" in batch.streams)
     assert batch.loss_weights[batch.streams.index("code")] == 3
-    alone = next(iter(Batches(stores["web"], STREAM, **OPTIONS, loss_weight=2)))
+    alone = next(iter(open_batches(stores["web"], batch_size=3, loss_weight=2)))
     assert alone.loss_weights.tolist() == [2.0] * 3
 
 

@@ -30,24 +30,13 @@ from tests.consumers.scenes import (
     rows_of,
     together,
 )
-from tests.store.chains import fill, flip, make_store, segment_of, tokens_of, write_eras
+from tests.store.chains import fill, flip, segment_of, tokens_of, write_eras
 from tokenmill.consumers import Batches, Mixture, transfer
 from tokenmill.consumers import prefetch as reading_ahead
 from tokenmill.consumers.sample_lookup import Rows
 from tokenmill.consumers.transfer import HostStaging, Sent, Staged
 from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store
-
-worlds = st.sampled_from([1, 2, 3, 4, 8])
-
-
-def test_x_and_y_are_one_token_apart(store: Store) -> None:
-    batch = next(iter(open_batches(store)))
-    x, y = batch
-    assert (x is batch.x, y is batch.y, x.dtype, y.dtype) == (True, True, torch.int64, torch.int64)
-    assert x.tolist() == [row[:-1] for row in expected()[:2]]
-    assert y.tolist() == [row[1:] for row in expected()[:2]]
-    assert [batch.step for batch in open_batches(store)] == list(range(20))
 
 
 def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
@@ -58,70 +47,77 @@ def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
         _ = next(iter(open_batches(store))).rows
 
 
-choices = st.fixed_dictionaries(
-    {
-        "batch_size": st.integers(1, 7),
-        "sequence_length": st.sampled_from([1, 2, 4]),
-        "shuffle": st.booleans(),
-        "passes": st.integers(1, 3),
-        "eras": st.sampled_from([None, range(6), range(1, 4), range(4, 5), range(2, 99)]),
-    }
-)
-
-
-@given(worlds, choices)
-@pytest.mark.slow
-def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
-    store: Store, world_size: int, options: dict[str, Any]
-) -> None:
-    ranks = open_ranks(store, world_size, **options)
-    named = [era for era in OPEN_ERAS if options["eras"] is None or era.number in options["eras"]]
-    rows = expected(named, length=options["sequence_length"], shuffle=options["shuffle"], passes=options["passes"])
-    step = options["batch_size"] * world_size
-    if step > len(rows):
-        for rank in ranks:
-            with pytest.raises(InputError, match=rf"batch_size is .* a step takes {step} samples"):
-                list(rank)
-        return
-    assert together(ranks) == rows[: len(rows) // step * step]
-    assert len({json.dumps(rank.state_dict()) for rank in ranks}) == 1
+worlds = [(world, batch) for world in (1, 2, 3, 4, 8) for batch in (1, 2, 3, 5, 7) if world * batch <= 24]
+"""How many ranks there are, and the batch size of each: a step has no more samples than any eras below."""
 
 
 @given(
-    legs=st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9) | st.just(1000)), min_size=1, max_size=5),
+    legs=st.lists(st.tuples(st.sampled_from(worlds), st.integers(0, 9) | st.just(1000)), min_size=1, max_size=5),
+    ahead=st.integers(0, 4),
     prefetch=st.integers(0, 3),
-    read_ahead=st.sampled_from([0, 1, 200, 1 << 30]),  # nothing, all eras by sample, small ones whole, all whole
     worth_waiting=st.sampled_from([0, 100, 1 << 20]),
-    passes=st.integers(1, 3),
-    length=st.sampled_from([2, 4]),
+    options=st.fixed_dictionaries(
+        {
+            "passes": st.integers(1, 3),
+            "sequence_length": st.sampled_from([1, 2, 4]),
+            "shuffle": st.booleans(),
+            "eras": st.sampled_from([None, range(6), range(1, 4), range(2, 99)]),
+            "drop_last": st.booleans(),
+            # nothing, all eras by sample, small ones whole, all whole
+            "read_ahead": st.sampled_from([0, 1, 200, 1 << 30]),
+        }
+    ),
 )
 @pytest.mark.slow
-def test_resuming_continues_the_sequence_anywhere(
+def test_a_run_goes_on_after_any_of_its_batches(
     store: Store,
     *,
-    legs: list[tuple[int, int, int]],
+    legs: list[tuple[tuple[int, int], int]],
+    ahead: int,
     prefetch: int,
-    read_ahead: int,
     worth_waiting: int,
-    passes: int,
-    length: int,
+    options: dict[str, Any],
 ) -> None:
-    options: dict[str, Any] = {"passes": passes, "sequence_length": length, "read_ahead": read_ahead}
+    """The sequence is the same for any ranks and sizes, from the state of the last batch that was used.
+
+    A finite run has as many steps as it says.
+    """
+    eras, passes = options["eras"], options["passes"]
     rows: list[list[int]] = []
-    state: Any = None
+    states: list[Any] = []
+    state = open_batches(store, **options).state_dict()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading_ahead, "_WORTH_WAITING", worth_waiting)
-        for world_size, batch_size, steps in [*legs, (1, 1, 1000)]:
+        for (world_size, batch_size), steps in [*legs, ((1, 1), 1000)]:
             ranks = open_ranks(store, world_size, batch_size=batch_size, state=state, **options)
+            first, length = ranks[0].step, len(ranks[0])
             for rank in ranks:
                 rank._prefetch = prefetch
                 assert rank.state_dict()["sample"] == len(rows)
-            rows += together([islice(rank, steps) for rank in ranks])
-            states = [rank.state_dict() for rank in ranks]
-            assert all(found == states[0] for found in states)
-            assert states[0]["sample"] == len(rows)
-            state = json.loads(json.dumps(states[0]))
-    assert rows == expected(length=length, passes=passes)
+            taken = [list(islice(rank, steps + ahead)) for rank in ranks]
+            assert {(rank.step, len(rank)) for rank in ranks} == {(first + len(taken[0]), length)}
+            assert len(taken[0]) == steps + ahead or ranks[0].step == length
+            used = [batches[:steps] for batches in taken]
+            rows += together(used)
+            for step in zip(*used, strict=True):
+                state = json.loads(json.dumps(step[0].state))
+                assert all(batch.state == state for batch in step)
+                assert ranks[0].state_after(step[0].step) == state
+                states.append(state)
+            if not ahead:
+                state = json.loads(json.dumps(ranks[0].state_dict()))
+                assert all(rank.state_dict() == state for rank in ranks)
+            assert state["sample"] == len(rows)
+    named = [era for era in OPEN_ERAS if eras is None or era.number in eras]
+    length, shuffle = options["sequence_length"], options["shuffle"]
+    whole = expected(named, length=length, shuffle=shuffle, passes=passes + 1)
+    assert rows == whole[: len(whole) // (passes + 1) * passes]
+    more = open_batches(store, state=state, **options | {"passes": passes + 1, "batch_size": 5, "drop_last": False})
+    assert rows_of(more) == whole[len(rows) :]
+    for number in range(0, len(states), 1 + len(states) // 8):
+        again = open_batches(store, batch_size=1, state=more.state_after(number), **options)
+        assert (again.step, again.state_dict()["sample"]) == (number + 1, states[number]["sample"])
+        assert rows_of(islice(again, 1)) == rows[states[number]["sample"] :][:1]
 
 
 def test_named_eras_are_gone_through_again_however_far_the_store_has_grown(tmp_path: Path) -> None:
@@ -203,7 +199,7 @@ def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -
 
 
 def test_a_store_may_grow_meanwhile(tmp_path: Path) -> None:
-    store = make_store(tmp_path, INFO)
+    store = era_store(tmp_path, [])
     ranks = open_ranks(store, 2, timeout=60, poll_seconds=0.001)
     found: list[list[list[list[int]]]] = [[], []]
 
@@ -243,7 +239,7 @@ def test_waiting_is_counted_said_and_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tokenmill.consumers.waiting._SAY_AFTER", 0.0)
-    store = make_store(tmp_path, INFO)
+    store = era_store(tmp_path, [])
     options: dict[str, Any] = {"timeout": 0.02, "poll_seconds": 0.001}
     with caplog.at_level(logging.WARNING), pytest.raises(StoreError, match=r"first era .* eras\.jsonl and eras\.index"):
         next(iter(open_batches(store, **options)))
@@ -257,20 +253,30 @@ def test_waiting_is_counted_said_and_ended(
     assert list(open_batches(store, stop=lambda: True)) == []
 
 
-def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who named what does not come hears of it at once, and what to do when it lasts; between two eras it is quiet."""
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, which passes where a loop sleeps and nowhere else."""
     now = [0.0]
-    growing = make_store(tmp_path, INFO)
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
-        if now[0] == 1.0:
-            grow(growing, ERAS[:1])
 
     monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    loop = iter(open_batches(growing, poll_seconds=0.5, stop=lambda: now[0] >= 70))
+    return now
+
+
+def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
+    tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who named what does not come hears of it at once, and what to do when it lasts; between two eras it is quiet."""
+    growing = era_store(tmp_path, [])
+
+    def look() -> bool:
+        if now[0] == 1.0:
+            grow(growing, ERAS[:1])
+        return now[0] >= 70
+
+    loop = iter(open_batches(growing, poll_seconds=0.5, stop=look))
     told: list[tuple[float, str]] = []
     monkeypatch.setattr(
         "tokenmill.consumers.waiting.log.warning", lambda text, *parts: told.append((now[0], text % parts))
@@ -282,14 +288,8 @@ def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
     assert [(at, "check that" in text) for at, text in told] == [(0.0, False), (6.0, True), (66.0, True)]
 
 
-def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
-    store = make_store(tmp_path, INFO)
+def test_patience_begins_anew_with_each_batch(tmp_path: Path, now: list[float]) -> None:
+    store = era_store(tmp_path, [])
     with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
         list(open_batches(store, timeout=10.0, poll_seconds=4.0))
     assert now[0] == 10, "the last sleep ends with the timeout"
@@ -300,7 +300,7 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
     assert batches.metrics.store_wait_seconds == 6
 
     grow(store, ERAS[:1])
-    sleep(100)
+    now[0] += 100
     batches._stop = lambda: False
     with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
         list(batches)
@@ -308,9 +308,7 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
     assert batches.metrics.store_wait_seconds == 16
 
 
-def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_was_let_go_is_gone_while_the_next_is_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory can be the next one's."""
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
@@ -350,9 +348,7 @@ def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_a_with_block_ends_threads_and_lets_files_go(
-    store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool
-) -> None:
+def test_with_ends_threads_and_lets_files_go(store: Store, monkeypatch: pytest.MonkeyPatch, *, mixed: bool) -> None:
     monkeypatch.setattr(transfer, "LONG_SECONDS", -1.0)  # the next batches are made by a thread
     others = set(threading.enumerate())
     batches = open_batches(store)

@@ -233,9 +233,7 @@ def test_forked_workers_are_refused(address: str, cache: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs("minutes")
-def test_worker_processes_read_from_a_bucket(
-    store: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_read_from_a_bucket(store: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(description, "MOST_BUCKET_BYTES", 1 << 20)  # as it is in them
     address = uploaded_to(store, tmp_path / "share").as_uri()
     dataset = StepDataset(address, STREAM, cache=cache, batch_size=2, sequence_length=4)
@@ -263,23 +261,18 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert len(rows(opened(address, cache=tmp_path / "cache", eras=range(4)))) == 13
 
 
-def test_a_store_or_the_bucket_itself_is_no_cache(store: Path, address: str, tmp_path: Path) -> None:
+def test_a_store_or_the_bucket_is_no_cache_and_a_bucket_no_store(store: Path, address: str, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     for cache in (store, tmp_path / "share"):
         with pytest.raises(InputError, match="would lose it: give a folder of its own"):
             opened(address, cache=cache)
     assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(StoreError, match=f"it is a bucket, so open it as {address}, with a cache"):
+        next(iter(Batches(tmp_path / "share", STREAM, sequence_length=4, batch_size=2, timeout=0)))
     assert rows(opened(Path(address), cache=tmp_path / "cache")) == rows(opened(store))
 
 
-def test_a_bucket_that_is_opened_as_a_store_is_told(address: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=f"it is a bucket, so open it as {address}, with a cache"):
-        next(iter(Batches(tmp_path / "share", STREAM, sequence_length=4, batch_size=2, timeout=0)))
-
-
-def test_a_cache_that_was_emptied_or_broken_is_filled_again(
-    store: Path, address: str, cache: Path, tmp_path: Path
-) -> None:
+def test_an_emptied_or_broken_cache_is_filled_again(store: Path, address: str, cache: Path, tmp_path: Path) -> None:
     wanted = rows(opened(store))
     assert rows(opened(address, cache=cache)) == wanted
     settle()

@@ -12,7 +12,7 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import era_store, open_batches, open_steps, rows_of, together
+from tests.consumers.scenes import era_store, halves, open_batches, open_steps, rows_of, together
 from tests.store.chains import STREAM
 from tokenmill.consumers import (
     BucketSampler,
@@ -61,10 +61,8 @@ def by_steps(there: Path, **options: Any) -> Any:
 
 
 def by_mixture(there: Path, **options: Any) -> Any:
-    streams = {"early": {"eras": range(2)}, "late": {"eras": range(2, 5)}}
-    mixed: Any = {"streams": streams, "weights": {"early": 1, "late": 2}, "store": there / "blocks", "stream": STREAM}
-    found = rows_of(Mixture.open(**mixed, batch_size=2, **options))
-    assert found == rows_of(MixtureDataset(**mixed, batch_size=2, **options))
+    found = rows_of(Mixture.open(**halves(there / "blocks"), **options))
+    assert found == rows_of(MixtureDataset(**halves(there / "blocks"), **options))
     return found
 
 
@@ -89,49 +87,36 @@ def set_ranks(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> No
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_torchrun_says_which_rank_a_process_is(there: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+def test_torchrun_says_which_rank_a_process_is_and_its_process_group_knows_better(
+    there: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """The group is what gradients are averaged over."""
     read = READERS[reader]
     set_ranks(monkeypatch, 1, 3)
     found = read(there)
     assert found == read(there, rank=1, world_size=3)
     assert found != read(there, rank=0, world_size=3)
     whole = read(there, rank=0, world_size=1)
+    with process_group(2, 3):
+        of_group = read(there)
+        assert read(there, rank=0, world_size=1) == whole != of_group
+    assert of_group == read(there, rank=2, world_size=3)
     monkeypatch.delenv("RANK")
     monkeypatch.delenv("WORLD_SIZE")
     assert read(there) == whole != found
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_the_process_group_knows_better_than_the_environment(
-    there: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+@pytest.mark.slow
+@pytest.mark.parametrize("opened_before", [False, True])
+@pytest.mark.parametrize(("workers", "start"), [(2, "fork"), (0, None), (2, "spawn")])
+@pytest.mark.cases(2)
+def test_workers_read_for_the_rank_that_is_known_when_they_start(
+    there: Path, workers: int, start: str | None, *, opened_before: bool
 ) -> None:
-    """It is what gradients are averaged over."""
-    read = READERS[reader]
-    set_ranks(monkeypatch, 1, 2)
-    with process_group(2, 3):
-        found = read(there)
-        assert read(there, rank=0, world_size=1) != found
-    assert found == read(there, rank=2, world_size=3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.cases(1)
-def test_workers_read_for_the_rank_that_opened_the_data_set(there: Path, start: str) -> None:
-    """They have no process group, or the copy of one."""
+    """They have no process group, or the copy of one; the data set may have been opened before there was one."""
+    steps = open_steps(there / "blocks") if opened_before else None
     with process_group(1, 2):
-        steps = open_steps(there / "blocks")
-        found = rows_of(DataLoader(steps, batch_size=None, num_workers=2, multiprocessing_context=start))
-    assert found == by_batches(there, rank=1, world_size=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("workers", "start"), [(0, None), (1, "fork"), (1, "spawn")])
-@pytest.mark.cases(1)
-def test_workers_read_for_the_rank_that_is_known_when_they_start(there: Path, workers: int, start: str | None) -> None:
-    """The data set was opened before the process group, which a spawned worker has not."""
-    steps = open_steps(there / "blocks")
-    with process_group(1, 2):
+        steps = steps or open_steps(there / "blocks")
         found = rows_of(DataLoader(steps, batch_size=None, num_workers=workers, multiprocessing_context=start))
     assert found == by_batches(there, rank=1, world_size=2)
 

@@ -173,6 +173,8 @@ WEIGHTS: Final = Values(
         [(0, {"a": 1}), (5, {"a": 0})], [{"a": 1}], [(0.0, {"a": 1})], [(0, {"a": 1}), (-5, {"b": 1})],
     ),
 )  # fmt: skip
+FROM_NOW_ON: Final = Values(WEIGHTS.work[:5], (*WEIGHTS.refused[:20], [(0, {"a": 1})]))
+"""Weights that are no schedule."""
 MIXED: Final[Mapping[str, Values]] = {
     "weights": WEIGHTS,
     "linear": FLAG,
@@ -229,6 +231,16 @@ PADDED: Final[Mapping[str, Values]] = {
     "prefetch": BATCHES["prefetch"],
 }
 PARTITION: Final = wholes(0, 0, 2)._replace(refused=(*NO_WHOLES, -1, 3, 99))
+PLACE: Final = Values(
+    ((0, 0), (2, np.int32(3)), 0, 7), (*NO_WHOLES[:-3], (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))
+)
+INDEX: Final = wholes(0, 0, 3)._replace(refused=NO_WHOLES, either=())
+NO_SLICES: Final = (slice(0.5, None), slice(None, "4"), slice(0, 4, 0))
+LABEL: Final = Values(("0", 0, np.int64(0), "", 'a "b"\n'), (None, True, 0.5, [0], b"0", {}), HUGE)
+PORT: Final = Values((0, np.int32(0)), (*NO_WHOLES, -1, 1 << 16, 1 << 31, 1 << 200))
+HOST: Final = Values(
+    ("127.0.0.1", "localhost"), (None, 0, b"127.0.0.1", "x" * 300, "203.0.113.1", "a\0b", ["127.0.0.1"])
+)
 HALVES: Final = {"a": range(2), "b": range(2, 4)}
 SAID: Final = {
     "labels": "label rank",
@@ -338,57 +350,40 @@ def methods(scene: Scene) -> dict[str, tuple[Callable[[Any], object], Values]]:
     batches, steps, samples, windows = (
         partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
     )
-    fifth, found = scene.open(Batches, eras=range(4, 5)), scene.documents
-    mixed = partial(scene.mix_opened, MixtureDataset)
+    late, mix, mixed = partial(batches, eras=range(4, 5)), scene.mix, partial(scene.mix_opened, MixtureDataset)
+    found, serve = scene.documents, prometheus.serve_metrics
     streams_given = (*NO_STREAMS, {"a": 1, "b": 2}, {"": batches()}, {"a": batches().skip(1)})
     return {
         "Mixture.streams": (lambda v: Mixture(v, {"a": 1}), Values((scene.two(),), streams_given)),
-        "Mixture.skip.steps": (lambda v: scene.mix().skip(v), wholes(0, 0, 3)),
-        "Mixture.load_state_dict.state_dict": (lambda v: scene.mix().load_state_dict(v), STATE),
-        "Mixture.set_weights.weights": (
-            lambda v: scene.mix().set_weights(v),
-            Values(WEIGHTS.work[:5], (*WEIGHTS.refused[:20], [(0, {"a": 1})])),
-        ),
-        "Mixture.set_weights.from_step": (lambda v: scene.mix().set_weights({"a": 1}, v), optional(1, 3)),
-        "MixtureDataset.set_weights.weights": (
-            lambda v: mixed().set_weights(v),
-            Values(WEIGHTS.work[:2], WEIGHTS.refused[:20]),
-        ),
+        "Mixture.skip.steps": (lambda v: mix().skip(v), wholes(0, 0, 3)),
+        "Mixture.load_state_dict.state_dict": (lambda v: mix().load_state_dict(v), STATE),
+        "Mixture.set_weights.weights": (lambda v: mix().set_weights(v), FROM_NOW_ON),
+        "Mixture.set_weights.from_step": (lambda v: mix().set_weights({"a": 1}, v), optional(1, 3)),
+        "MixtureDataset.set_weights.weights": (lambda v: mixed().set_weights(v), FROM_NOW_ON),
         "MixtureDataset.set_weights.from_step": (lambda v: mixed().set_weights({"a": 1}, v), optional(0, 3)),
         "Mixture.add_stream.name": (
-            lambda v: scene.mix().add_stream(v, batches(eras=range(4, 5)), 0.5),
+            lambda v: mix().add_stream(v, late(), 0.5),
             Values(("c",), (None, "", 1, b"c", "a", ("c",))),
         ),
         "Mixture.add_stream.batches": (
-            lambda v: scene.mix().add_stream("c", v, 0.5),
-            Values((fifth,), (None, 1, "c", scene.mix(), batches(batch_size=3))),
+            lambda v: mix().add_stream("c", v, 0.5),
+            Values((late(),), (None, 1, "c", mix(), batches(batch_size=3))),
         ),
         "Mixture.add_stream.weight": (
-            lambda v: scene.mix().add_stream("c", batches(eras=range(4, 5)), v),
+            lambda v: mix().add_stream("c", late(), v),
             Values((0.5, "1/3", Fraction(1, 9)), (None, 0, 1, 1.5, -0.1, math.nan, "x", True, [0.5])),
         ),
-        "Mixture.add_stream.from_step": (
-            lambda v: scene.mix().add_stream("c", batches(eras=range(4, 5)), 0.5, v),
-            optional(1, 3),
-        ),
+        "Mixture.add_stream.from_step": (lambda v: mix().add_stream("c", late(), 0.5, v), optional(1, 3)),
         "Batches.skip.steps": (lambda v: next(iter(batches(timeout=0.0).skip(v)), None), wholes(0, 0, 3)),
         "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE),
         "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3)),
         "StepDataset.state_after.step": (lambda v: steps().state_after(v), wholes(0, 0, 3)),
         "StepDataset.resume.state": (lambda v: steps().resume(v), STATE),
         "StepDataset.load_state_dict.state_dict": (lambda v: steps().load_state_dict(v), STATE),
-        "EraDataset.__getitem__.index": (
-            lambda v: samples()[v],
-            wholes(0, 0, 3)._replace(refused=NO_WHOLES, either=()),
-        ),
+        "EraDataset.__getitem__.index": (lambda v: samples()[v], INDEX),
         "EraDataset.__getitems__.indices": (lambda v: samples().__getitems__(v), INDICES),
         "EraDataset.documents.indices": (lambda v: samples().documents(v), INDICES._replace(work=INDICES.work[1:])),
-        "Documents.__getitem__.index": (
-            lambda v: found[v],
-            wholes(0, 0, 3)._replace(
-                refused=(*NO_WHOLES, slice(0.5, None), slice(None, "4"), slice(0, 4, 0)), either=()
-            ),
-        ),
+        "Documents.__getitem__.index": (lambda v: found[v], INDEX._replace(refused=(*NO_WHOLES, *NO_SLICES))),
         "Documents.__getitems__.indices": (found.__getitems__, INDICES),
         "Documents.take.indices": (found.take, INDICES),
         "HasTokenizer.decode.tokens": (found.decode, INDICES),
@@ -410,38 +405,24 @@ def methods(scene: Scene) -> dict[str, tuple[Callable[[Any], object], Values]]:
             lambda v: scene.read().documents().block_mask(v),
             wholes(1, 1, 128)._replace(refused=(*NO_WHOLES, 0, -1, 1 << 200)),
         ),
+        "BatchDocuments.padded_cu_seqlens.documents": (
+            lambda v: scene.read().documents().padded_cu_seqlens(v),
+            wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
+        ),
         "Windows.__getitems__.indices": (lambda v: windows().__getitems__(v), INDICES),
         "Windows.indices.partition": (lambda v: windows().indices(v), PARTITION),
         "Windows.rows.partition": (lambda v: windows().rows(v, [0]), PARTITION),
         "Windows.rows.indices": (lambda v: windows().rows(0, v), INDICES),
         "Windows.at.partition": (lambda v: windows().at(v, [0]), PARTITION),
         "Windows.at.indices": (lambda v: windows().at(0, v), INDICES),
-        "Windows.__getitem__.place": (
-            lambda v: windows()[v],
-            Values(((0, 0), (2, np.int32(3)), 0, 7), (*NO_WHOLES[:-3], (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
-        ),
-        "BatchDocuments.padded_cu_seqlens.documents": (
-            lambda v: scene.read().documents().padded_cu_seqlens(v),
-            wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
-        ),
+        "Windows.__getitem__.place": (lambda v: windows()[v], PLACE),
         "Metrics.since.earlier": (lambda v: Metrics().since(v), Values((Metrics(batches=1),), (*NO_WHOLES, 0))),
         "BatchesCollector.batches": (prometheus.BatchesCollector, Values((batches(),), (*NO_WHOLES, 0))),
-        "BatchesCollector.labels": (
-            lambda v: scene.scrape(rank=v),
-            Values(("0", 0, np.int64(0), "", 'a "b"\n'), (None, True, 0.5, [0], b"0", {}), HUGE),
-        ),
-        "serve_metrics.port": (
-            lambda v: prometheus.serve_metrics(v).stop(),
-            Values((0, np.int32(0)), (*NO_WHOLES, -1, 1 << 16, 1 << 31, 1 << 200)),
-        ),
-        "serve_metrics.host": (
-            lambda v: prometheus.serve_metrics(0, v).stop(),
-            Values(
-                ("127.0.0.1", "localhost"), (None, 0, b"127.0.0.1", "x" * 300, "203.0.113.1", "a\0b", ["127.0.0.1"])
-            ),
-        ),
+        "BatchesCollector.labels": (lambda v: scene.scrape(rank=v), LABEL),
+        "serve_metrics.port": (lambda v: serve(v).stop(), PORT),
+        "serve_metrics.host": (lambda v: serve(0, v).stop(), HOST),
         "serve_metrics.registry": (
-            lambda v: prometheus.serve_metrics(0, registry=v).stop(),
+            lambda v: serve(0, registry=v).stop(),
             Values((CollectorRegistry(),), (None, 0, "registry", CollectorRegistry)),
         ),
     }

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording, rows_in, train_step
-from tests.consumers.scenes import OPEN_ERAS, era_store, expected, rows_of
+from tests.consumers.scenes import OPEN_ERAS, STEPS, era_store, expected, halves, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batch, Batches, Mixture, MixtureDataset, StepDataset
 from tokenmill.store import Store
@@ -34,8 +34,7 @@ SAVED, KILLED = 7, 9
 """The step after which a checkpoint is written, and the one in which the process is killed."""
 ROWS = expected()[:39]
 """13 steps of three."""
-WEIGHTS = {"early": 2, "late": 3}
-OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
+OPTIONS: dict[str, Any] = STEPS | {"batch_size": 3}
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +64,10 @@ class Loop:
         self.data: Any = self.open(store)
 
     def open(self, store: Path) -> Any:
-        return Mixture.open(_streams(store), WEIGHTS, **OPTIONS) if self.mixed else Batches(store, STREAM, **OPTIONS)
+        return Mixture.open(**mixture_of(store)) if self.mixed else Batches(store, STREAM, **OPTIONS)
 
     def data_set(self, store: Path) -> StepDataset | MixtureDataset:
-        if self.mixed:
-            return MixtureDataset(_streams(store), WEIGHTS, **OPTIONS)
-        return StepDataset(store, STREAM, **OPTIONS)
+        return MixtureDataset(**mixture_of(store)) if self.mixed else StepDataset(store, STREAM, **OPTIONS)
 
     def batches(self) -> Iterable[Batch]:
         return read_ahead(self.data) if self.reads_ahead else iter(self.data)
@@ -159,9 +156,8 @@ class DistributedLoader(Distributed):
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
 
 
-def _streams(store: Path) -> dict[str, dict[str, Any]]:
-    shared = {"store": store, "stream": STREAM}
-    return {"early": {**shared, "eras": range(3)}, "late": {**shared, "eras": range(3, 5)}}
+def mixture_of(store: Path) -> dict[str, Any]:
+    return halves(store) | OPTIONS
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
@@ -170,11 +166,9 @@ def _streams(store: Path) -> dict[str, dict[str, Any]]:
 )
 @pytest.mark.slow
 @pytest.mark.cases(1)
-def test_a_loop_that_is_killed_trains_on_each_sample_once(
-    store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool
-) -> None:
+def test_killed_loops_train_on_each_sample_once(store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool) -> None:
     """From the checkpoint on: what was trained on after it is forgotten with the model, and read again."""
-    whole = rows_of(Mixture.open(_streams(store.path), WEIGHTS, **OPTIONS)) if mixed else ROWS
+    whole = rows_of(Mixture.open(**mixture_of(store.path))) if mixed else ROWS
     assert len(whole) >= 3 * (KILLED + 2)
     ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved", mixed=mixed).run()) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]

@@ -28,8 +28,7 @@ from tests.consumers.mixtures import (
     stream_store,
     worst_share,
 )
-from tests.consumers.scenes import era_store
-from tests.store.chains import STREAM
+from tests.consumers.scenes import era_store, halves
 from tokenmill.consumers import Mixture, transfer
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.sequence import rotation
@@ -228,13 +227,12 @@ def test_batches_know_the_documents_and_sources_of_all_streams(stores: dict[str,
 @pytest.mark.parametrize("interleave", ["sample", "batch"])
 def test_steps_are_traced_to_their_records(tmp_path: Path, interleave: str) -> None:
     store = era_store(tmp_path).path
-    streams = {name: {"eras": eras} for name, eras in {"a": range(3), "b": range(3, 5)}.items()}
-    options: dict[str, Any] = {"store": store, "stream": STREAM, "sequence_length": 4, "interleave": interleave}
-    mixture = Mixture.open(streams, {"a": 2, "b": 1}, batch_size=2, **options)
+    options = halves(store) | {"weights": {"early": 2, "late": 1}, "interleave": interleave}
+    mixture = Mixture.open(**options)
     batches = list(islice(mixture, 4))
-    mixture.set_weights({"a": 1, "b": 2}, from_step=5)
+    mixture.set_weights({"early": 1, "late": 2}, from_step=5)
     batches += islice(mixture, 3)
-    larger = Mixture.open(streams, {"a": 2, "b": 1}, batch_size=3, **options)
+    larger = Mixture.open(**options | {"batch_size": 3})
     larger.load_state_dict(mixture.state_dict())
     batches += islice(larger, 2)
     tracer = MixtureTracer(store, json.loads(json.dumps(larger.state_dict())))

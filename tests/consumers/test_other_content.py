@@ -138,9 +138,7 @@ def test_checkpoints_of_torch_know_it_too(tmp_path: Path, store: Store, elsewher
     assert resumed.state_dict() == run.state_dict()
 
 
-def test_data_sets_of_steps_know_it_too(
-    store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_step_datasets_know_it_too(store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture) -> None:
     steps = open_steps(store, batch_size=3)
     last = list(islice(DataLoader(steps, batch_size=None), 5))[-1]
     state = last.state

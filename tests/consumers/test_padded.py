@@ -236,9 +236,7 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 30])
 @pytest.mark.parametrize("batch_size", [1, 4, 30])
 @pytest.mark.cases(8)
-def test_all_documents_are_delivered_where_that_is_asked_for(
-    documents: Documents, kind: Any, world_size: int, batch_size: int
-) -> None:
+def test_all_documents_come_where_asked_for(documents: Documents, kind: Any, world_size: int, batch_size: int) -> None:
     sampler = kind(documents)
     options: dict[str, Any] = {"world_size": world_size, "batch_size": batch_size, "drop_last": False}
     ranks = [PaddedBatches(documents, sampler, rank=rank, **options) for rank in range(world_size)]

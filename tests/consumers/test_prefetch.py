@@ -1,4 +1,7 @@
-"""Reading ahead changes nothing but where a loop waits: the same batches, no disk in its thread, no thread left."""
+"""Copying samples out of a store, and reading ahead of that.
+
+Reading ahead changes nothing but where a loop waits: the same batches, no disk in its thread, no thread left.
+"""
 
 import gc
 import json
@@ -7,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -16,14 +20,101 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import ERAS, INFO, expected, open_batches, rows_of
-from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, write_eras
-from tokenmill.consumers import Batches, Mixture, prefetch
+from tests.consumers.scenes import CHAINS, ERAS, INFO, era_store, expected, halves, open_batches, rows_of
+from tests.samples.test_trainable import open_samples
+from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, tokens_of, write_eras
+from tokenmill.consumers import Batches, Mixture, prefetch, sample_lookup
 from tokenmill.consumers.prefetch import EraReadAhead
-from tokenmill.samples.sequence import Samples, SequenceId
+from tokenmill.consumers.sample_lookup import Gathering, RowReader, addresses_of
+from tokenmill.samples.sequence import Ranks, Samples, SequenceId
+from tokenmill.samples.tracing import places_of
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import Store, read_stream
+from tokenmill.store import MapWatch, Store, read_stream
 from tokenmill.store.maps import FileRange
+
+
+def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
+    reader = RowReader(open_samples(era_store(tmp_path)), Ranks(3, 1, 2), 4, skip=False)
+    for first, steps, found in [(0, 3, 3), (0, 10, 6), (30, 10, 1), (36, 1, 0)]:
+        chunk = reader.read(first, steps)
+        assert (chunk.steps if chunk else 0) == found
+        if chunk:
+            assert len(chunk.samples.blocks) == 3 * found
+            assert [rows.shape for stretch in chunk.stretches() for rows in stretch] == [(3, 5)] * found
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([4, 1 << 20]), st.data())
+def test_rows_of_steps_are_tokens_of_samples(store: Store, length: int, table_blocks: int, data: st.DataObject) -> None:
+    first, steps = data.draw(st.integers(0, 39)), data.draw(st.integers(1, 14))
+    samples = open_samples(store, sequence_length=length, shuffle=data.draw(st.booleans()))
+    reader = RowReader(samples, Ranks(3), length, skip=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
+        chunks = [chunk for begin in (first, first + 3 * steps) if (chunk := reader.read(begin, steps)) is not None]
+    for chunk in chunks:
+        assert np.concatenate(list(chunk.stretches())).reshape(-1, length + 1).tolist() == [
+            tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
+            for partition, block, view in places_of(chunk.samples)
+        ]
+
+
+@pytest.mark.parametrize("table_blocks", [1, 1 << 20])
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.slow
+@pytest.mark.cases(1)
+def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
+    store: Store, monkeypatch: pytest.MonkeyPatch, table_blocks: int, *, skip: bool
+) -> None:
+    """Whatever the reader lets go meanwhile, for it keeps few; both ways of looking rows up."""
+    monkeypatch.setattr(sample_lookup, "_TABLE_BLOCKS", table_blocks)
+    reader = RowReader(open_samples(store), Ranks(2), 4, skip=skip)
+    chunk = reader.read(0, 20)
+    assert chunk is not None
+    gathering = chunk._gathering
+    width = 5 * INFO.dtype.itemsize
+    first = int(gathering._memory.__array_interface__["data"][0])
+    spans = [(start := int(kept.__array_interface__["data"][0]), start + kept.nbytes) for kept in gathering._maps]
+    for address in (gathering._items.ravel() + first).tolist():
+        assert any(start <= address and address + width <= stop for start, stop in spans), address
+    expected = chunk.rows().tolist()
+    keeping = [weakref.ref(kept) for kept in gathering._maps]
+    trainable = reader.trainable
+    del reader, gathering
+    trainable.readers.clear()
+    gc.collect()
+    assert all(kept() is not None for kept in keeping)
+    assert chunk.rows().tolist() == expected
+
+
+DTYPES = ["uint8", "<u2", "<u4"]
+
+
+@given(st.sampled_from(DTYPES), st.integers(1, 9), st.data())
+def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.DataObject) -> None:
+    arrays = [
+        np.random.default_rng(number).integers(0, 256, (blocks, columns + number)).astype(dtype)
+        for number, blocks in enumerate(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)))
+    ]
+    place = st.integers(0, len(arrays) - 1).flatmap(
+        lambda number: st.tuples(st.just(number), st.integers(0, arrays[number].size - columns))
+    )
+    wanted = data.draw(st.lists(place, max_size=30))
+    addresses = np.array([addresses_of(arrays[number], np.array([start]))[0] for number, start in wanted], np.int64)
+    gathering = Gathering(addresses, columns, np.dtype(dtype), arrays, MapWatch())
+    cut = data.draw(st.integers(0, len(wanted)))
+    rows = np.concatenate([gathering.rows(0, cut), gathering.rows(cut)])
+    assert rows.dtype == np.dtype(dtype)
+    assert rows.tolist() == [arrays[number].reshape(-1)[start : start + columns].tolist() for number, start in wanted]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_was_gathered_is_a_copy(dtype: str) -> None:
+    tokens = np.arange(12).reshape(3, 4).astype(dtype)
+    rows = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch()).rows()
+    tokens[:] = 0
+    rows[0, 0] += 1
+    assert rows.tolist() == [[9, 9, 10, 11], [0, 1, 2, 3]]
+    assert not np.shares_memory(rows, tokens)
 
 
 @pytest.fixture
@@ -100,14 +191,11 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
 
 
 def open_mixture(store: Store) -> Mixture:
-    streams = {"early": {"eras": range(3)}, "late": {"eras": range(3, 5)}}
-    return Mixture.open(streams, dict.fromkeys(streams, 1), store=store.path, stream=STREAM, batch_size=2)
+    return Mixture.open(**halves(store))
 
 
 @pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_mixture, 4)])
-def test_the_threads_end_with_the_loop(
-    store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int
-) -> None:
+def test_threads_end_with_the_loop(store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int) -> None:
     others = set(threading.enumerate())  # of loops that other tests have left open
 
     def threads() -> list[threading.Thread]:

@@ -8,25 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.consumers.mixtures import open_mixture, places_of, stores_of
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
-from tests.consumers.scenes import (
-    ERAS,
-    INFO,
-    OPEN_ERAS,
-    era_store,
-    expected,
-    grow,
-    open_batches,
-    open_ranks,
-    rows_of,
-    together,
-)
-from tests.store.chains import STREAM, make_store, write_eras
+from tests.consumers.scenes import ERAS, OPEN_ERAS, era_store, expected, grow, open_batches, open_ranks, rows_of
+from tests.store.chains import STREAM, write_eras
 from tokenmill.consumers import Batches, Mixture, StepDataset
 from tokenmill.errors import InputError, StoreError
 from tokenmill.samples.sequence import Position, SegmentOrder
@@ -128,38 +117,6 @@ def test_mixtures_have_phases(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert [batch.x.tolist() for batch in again] == [batch.x.tolist() for batch in batches[4:]]
 
 
-legs = st.lists(st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=4)
-"""World size, batch size and steps of processes that go on from each other's state."""
-
-
-@pytest.mark.slow
-@settings(max_examples=15)  # each opens a dozen readers
-@given(legs, st.integers(0, 4), st.integers(0, 3))
-def test_from_the_state_of_a_batch_the_next_one_follows(
-    store: Store, made: list[tuple[int, int, int]], ahead: int, prefetch: int
-) -> None:
-    states: list[dict[str, Any]] = []
-    state = open_batches(store, passes=2).state_dict()
-    for world_size, batch_size, steps in made:
-        ranks = open_ranks(store, world_size, batch_size=batch_size, passes=2, state=state)
-        for rank in ranks:
-            rank._prefetch = prefetch
-        taken = [list(islice(rank, steps + ahead)) for rank in ranks]
-        for step in zip(*(batches[:steps] for batches in taken), strict=True):
-            assert len({json.dumps(batch.state) for batch in step}) == 1
-            state = step[0].state
-            assert ranks[0].state_after(step[0].step) == state
-            states.append(state)
-    last = open_batches(store, passes=2, state=state)
-    for number, then in enumerate(states):
-        assert last.state_after(number)["sample"] == then["sample"]
-    for number in range(0, len(states), 5):
-        again = open_batches(store, passes=2, batch_size=1, state=last.state_after(number))
-        assert again.step == number + 1
-        sample = states[number]["sample"]
-        assert rows_of(islice(again, 1)) == expected(passes=2)[sample : sample + 1]
-
-
 def test_a_state_is_the_batch_s_own(store: Store) -> None:
     batches = open_batches(store)
     batch = next(iter(batches))
@@ -183,23 +140,6 @@ def test_a_batch_is_pinned_as_a_whole(store: Store) -> None:
     assert pinned.to("cuda", non_blocking=True).y.tolist() == batch.y.tolist()
 
 
-@given(legs, st.sampled_from([None, range(6), range(1, 4), range(4, 5)]), st.integers(1, 3))
-def test_a_finite_run_has_as_many_steps_as_it_says(
-    store: Store, made: list[tuple[int, int, int]], eras: range | None, passes: int
-) -> None:
-    state = None
-    for world_size, batch_size, steps in [*made, (1, 1, 1000)]:
-        batches = open_batches(
-            store, batch_size=batch_size, world_size=world_size, eras=eras, passes=passes, state=state
-        )
-        length, before = len(batches), batches.step
-        taken = len(list(islice(batches, steps)))
-        assert (batches.step, len(batches)) == (before + taken, length)
-        if taken < steps:
-            assert batches.step == length
-        state = batches.state_dict()
-
-
 def test_a_run_without_an_end_has_no_length(tmp_path: Path) -> None:
     """Until its last era is in the store: an error that frameworks take for an endless loop; nothing is waited for."""
     growing = era_store(tmp_path / "growing", OPEN_ERAS[:3])
@@ -213,9 +153,9 @@ def test_a_run_without_an_end_has_no_length(tmp_path: Path) -> None:
     write_eras(growing, ERAS)
     assert (len(batches), len(named)) == (20, sum(era.blocks for era in ERAS[:4]) // 2)
     grow(growing, ERAS)
-    assert together([batches]) == expected()[6:]
+    assert rows_of(batches) == expected()[6:]
     with pytest.raises(TypeError, match="not known"):
-        len(open_batches(make_store(tmp_path / "empty", INFO)))
+        len(open_batches(era_store(tmp_path / "empty", [])))
 
 
 WHOLE: dict[str, Any] = {"drop_last": False, "timeout": 0.0}
@@ -250,26 +190,6 @@ def test_all_samples_are_delivered_and_all_ranks_make_as_many_steps(
     assert steps[-1][0].state["sample"] == len(whole) == ranks[-1].state_dict()["sample"]
     assert ranks[0].state_dict() == steps[-1][-1].state == ranks[0].state_after(len(steps) - 1)
     assert not list(ranks[0])
-
-
-@given(
-    first=st.tuples(st.integers(1, 4), st.integers(1, 9)),
-    second=st.tuples(st.integers(1, 4), st.integers(1, 9)),
-    steps=st.integers(0, 41),
-)
-@pytest.mark.needs("minutes")
-def test_whatever_step_a_state_is_from_another_world_goes_on(
-    store: Store, first: tuple[int, int], second: tuple[int, int], steps: int
-) -> None:
-    ranks = open_ranks(store, first[0], batch_size=first[1], **WHOLE)
-    rows = together([list(islice(rank, steps)) for rank in ranks])
-    state = json.loads(json.dumps(ranks[0].state_dict()))
-    others = open_ranks(store, second[0], batch_size=second[1], state=state, **WHOLE)
-    for rank in others:
-        assert rank.step == min(steps, len(ranks[0]))
-    assert rows + together(others) == expected()
-    more = open_batches(store, batch_size=5, passes=2, **WHOLE, state=others[0].state_dict())
-    assert rows_of(more) == expected(passes=2)[40:]
 
 
 @pytest.mark.slow
@@ -320,10 +240,6 @@ def test_a_batch_without_samples_is_a_batch(store: Store) -> None:
     assert empty.documents().cu_seqlens.tolist() == [0]
     assert empty.label_tokens == 0
     assert (empty.sources(), empty.streams, empty.step, empty.state["sample"]) == ([], (), 1, 40)
-
-
-def test_what_is_left_is_left_unless_it_is_asked_for(store: Store) -> None:
-    assert rows_of(open_batches(store, batch_size=16)) == expected()[:32]
 
 
 CHUNK, SEGMENT = 12, 4

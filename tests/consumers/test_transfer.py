@@ -144,9 +144,7 @@ def xy(sent: Sent) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
 @pytest.mark.parametrize("widen", [True, False])
-def test_ids_are_widened_without_a_sign_unless_they_stay_as_they_are_on_disk(
-    dtype: str, device: str, *, widen: bool
-) -> None:
+def test_ids_are_widened_without_a_sign_unless_they_stay_as_on_disk(dtype: str, device: str, *, widen: bool) -> None:
     top = np.iinfo(dtype).max
     rows = np.array([[0, 1, top, top - 1], [top // 2, top // 2 + 1, 7, top]], dtype)
     staging = open_staging(2, 4, rows.dtype, torch.device(device), widen=widen)
