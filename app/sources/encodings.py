@@ -162,8 +162,6 @@ SUFFIXES: Final = tuple(_OPENERS)
 
 def decompressed(raw: "io.BufferedReader[Any]", suffix: str, memory: int = MEMORY_BYTES) -> "io.BufferedReader[Any]":
     """Return what is in ``raw``, unpacked by its suffix; reading it raises one of `DAMAGE`, also over ``memory``."""
-    if suffix not in _OPENERS:
-        return raw
     if not raw.peek(1):
         raise EOFError("it is empty, and no compressed file is")
     return _OPENERS[suffix](raw, memory)

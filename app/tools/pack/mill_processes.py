@@ -32,7 +32,7 @@ from tokenmill.recipe import Genesis
 from ...milling.duplicates.signatures import Deduplication, Hashes, Verdicts, deduplication_of, rejections, sign_records
 from ...milling.duplicates.window import Window
 from ...milling.outcomes import Stages
-from ...milling.partition_mill import Looked, PartitionMill
+from ...milling.partition_mill import Looked
 from ...milling.recipe_stages import reopen_stages
 from ...milling.tokenizers import EngineName, TokenizerFile
 from ...processes import allow_more_files, keep_loaded, side_processes
@@ -140,42 +140,19 @@ class _Signed(NamedTuple):
     hashes: Hashes
 
 
-class _Signer:
-    """Signs what is dealt out to one partition, and holds it until the verdicts come."""
-
-    def __init__(self, mill: PartitionMill, deduplication: Deduplication, stages: Stages, topic: str) -> None:
-        """Tell the verdicts to ``stages``, which are those of the mill alone."""
-        self._mill, self._deduplication, self._seen, self._topic = mill, deduplication, stages.seen, topic
-        self._begin = mill.next_offset  # documents before it are milled: they are signed for others' sake
-        self._waiting: deque[tuple[Sequence[SourceRecord], Looked]] = deque()
-
-    def sign(self, records: Sequence[SourceRecord]) -> _Signed:
-        """Take the next records through the steps, and hold those that are to be milled. Raises as the mill."""
-        found = sign_records(self._mill, self._deduplication, records, self._begin)
-        self._waiting.append((found.milled, found.looked))
-        return _Signed(found.offsets, found.hashes)
-
-    def judged(self, offsets: Integers, verdicts: Verdicts) -> tuple[Sequence[SourceRecord], Looked]:
-        """Return the records that were signed first of those that wait; what is told of their duplicates is known."""
-        told = rejections(verdicts, lambda partition, offset: f"{self._topic}/{partition}/{offset}")
-        self._seen.clear()
-        self._seen.update((int(offset), one) for offset, one in zip(offsets.tolist(), told, strict=True) if one)
-        return self._waiting.popleft()
-
-
 class _Miller:
     def __init__(self, task: MillTask, partitions: Sequence[int]) -> None:
-        self._reading = task.reading
         recipe = task.geneses[0].recipe
+        self._reading, self._topic = task.reading, recipe.raw_topic
         stages = reopen_stages(recipe, task.tokenizer, task.engine, None, task.lists)
         each = {number: replace(stages, seen={}) for number in partitions}
         self.packers = {number: task.open_partition(task, own, number) for number, own in each.items()}
-        deduplication = deduplication_of(recipe.dedup)
-        if deduplication is not None:
-            self._signers = {
-                number: _Signer(packer.mill, deduplication, each[number], recipe.raw_topic)
-                for number, packer in self.packers.items()
-            }
+        if (deduplication := deduplication_of(recipe.dedup)) is not None:
+            self._deduplication = deduplication
+            self._seen = {number: own.seen for number, own in each.items()}
+            # Documents before it are milled: they are signed for others' sake.
+            self._begins = {number: packer.mill.next_offset for number, packer in self.packers.items()}
+            self._signed = {number: deque[tuple[Sequence[SourceRecord], Looked]]() for number in partitions}
         keep_loaded()
 
     def scan(self, part: Part) -> ScannedPart:
@@ -185,10 +162,19 @@ class _Miller:
         self.packers[batch.partition].take(records_of(batch))
 
     def sign(self, batch: DocumentBatch) -> _Signed:
-        return self._signers[batch.partition].sign(records_of(batch))
+        """Take documents through the steps, and hold those that are to be milled until the verdicts come."""
+        mill, begin = self.packers[batch.partition].mill, self._begins[batch.partition]
+        found = sign_records(mill, self._deduplication, records_of(batch), begin)
+        self._signed[batch.partition].append((found.milled, found.looked))
+        return _Signed(found.offsets, found.hashes)
 
     def judged(self, partition: int, offsets: Integers, verdicts: Verdicts) -> None:
-        records, looked = self._signers[partition].judged(offsets, verdicts)
+        """Mill what was signed first of what waits; its mill knows what is told of duplicates."""
+        told = rejections(verdicts, lambda number, offset: f"{self._topic}/{number}/{offset}")
+        seen = self._seen[partition]
+        seen.clear()
+        seen.update((int(offset), one) for offset, one in zip(offsets.tolist(), told, strict=True) if one)
+        records, looked = self._signed[partition].popleft()
         if records:
             self.packers[partition].take(records, looked)
 
