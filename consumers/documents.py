@@ -227,10 +227,6 @@ class Documents(OpenedStream):
         for first in range(0, len(self), _ITERATED_AT_ONCE):
             yield from self.take(range(first, min(first + _ITERATED_AT_ONCE, len(self))))
 
-    def __getitems__(self, indices: Sequence[int]) -> list[StoredDocument]:
-        """Return several documents, as torch's loaders ask for a batch; raises as `take`."""
-        return self.take(indices)
-
     def take(self, indices: Sequence[int] | npt.NDArray[np.integer]) -> list[StoredDocument]:
         """Return documents in the order in which they are asked for, from the end with negative numbers.
 
@@ -254,6 +250,8 @@ class Documents(OpenedStream):
                     told = (meta.get("id"), meta.get("fields", {}), partition, offset, label)
                     found[slot] = StoredDocument(number, whole[slot], *told)
         return found
+
+    __getitems__ = take  # as torch's loaders ask for a batch
 
     @property
     def eras(self) -> range:

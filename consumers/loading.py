@@ -350,7 +350,8 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         if info is None:
             self._turn, self._running = self._place.turn, self._open(self._now())
             return self._here(self._running)
-        self._settle()
+        self._note()
+        self._running = None
         given, self._given = self._given, None
         told = given is not None
         if given is None:
@@ -442,11 +443,6 @@ class StepDataset(HasTokenizer, IterableDataset[Batch]):
         """Remember where a loop without workers stands."""
         if self._running is not None:
             self._place.advance(self._turn, self._running.state_dict())
-
-    def _settle(self) -> None:
-        """Remember it, and leave what the loop has open."""
-        self._note()
-        self._running = None
 
     def _open(self, state: Mapping[str, Any], **options: Any) -> StepLoop:
         batches = self._fresh(**options)
