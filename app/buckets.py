@@ -261,7 +261,7 @@ class Upload:
         size = 0
         for number in range(len(self.heads.eras), min(count, len(self.heads.eras) + 1024)):
             era = self._era(number)
-            if size >= 1 << 20 or not self.heads.covers(era, stops):
+            if size >= 1 << 20 or era.lacks(stops):
                 break
             found.append(era)
             size += len(era.pack())

@@ -69,6 +69,10 @@ class Era:
         """The hash that the next era names: of this record, and through ``before`` of all before it."""
         return era_hash(self.pack())
 
+    def lacks(self, stops: Mapping[int, int]) -> bool:
+        """Return whether blocks of it are missing where partitions reach ``stops``; then they are of all later eras."""
+        return any(stops.get(number, 0) < part.stop for number, part in enumerate(self.ranges))
+
     def pack(self) -> bytes:
         """Return the record's value."""
         return canonical_json(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tokenmill.errors import SettingsError
-from tokenmill.parameters import canonical_choice, checked_values, parameters_of
+from tokenmill.parameters import canonical_choice, checked_values, parameters_of, require_within
 
 if TYPE_CHECKING:
     from tokenmill.recipe import Recipe
@@ -46,8 +46,8 @@ class Fit(PackingParameters):
     behind, blocks of up to 131,072 tokens are as full as without a limit, and messages refer to 330 kB at most."""
 
     def __post_init__(self) -> None:
-        _require("open_blocks", self.open_blocks, 1, 1 << 16)
-        _require("max_age_offsets", self.max_age_offsets, 1, _MOST)
+        require_within("open_blocks", self.open_blocks, 1, 1 << 16)
+        require_within("max_age_offsets", self.max_age_offsets, 1, _MOST)
 
     @property
     def pads(self) -> bool:
@@ -87,7 +87,7 @@ class Chunks(PackingParameters):
     counted as ``too_short``; or it is padded."""
 
     def __post_init__(self) -> None:
-        _require("chunk_tokens", self.chunk_tokens, 1, _MOST)
+        require_within("chunk_tokens", self.chunk_tokens, 1, _MOST)
 
     @property
     def pads(self) -> bool:
@@ -137,8 +137,3 @@ def packing_in_words(name: str, parameters: Mapping[str, Any]) -> str:
     known = {one.name: one.default for one in parameters_of(PACKINGS[name])}
     values = ", ".join(f"{key} = {value}" for key, value in {**known, **parameters}.items())
     return f"{name} ({values})" if values else name
-
-
-def _require(name: str, value: int, least: int, below: int) -> None:
-    if not least <= value < below:
-        raise ValueError(f"{name} = {value}: set it to {least} or more, below {below:,}")

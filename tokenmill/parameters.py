@@ -124,12 +124,28 @@ def canonical_choice(value: Any, kinds: Mapping[str, type[Any]], name: str, tabl
     if chosen not in kinds:
         raise SettingsError(f"{chosen!r} is unknown{nearest(chosen, kinds)}; there are {', '.join(kinds)}")
     values = checked_values(kinds[chosen], {key: one for key, one in given.items() if key != "name"}, chosen)
+    made_with(kinds[chosen], values, chosen)
+    return {"name": chosen, **dict(sorted(without_defaults(kinds[chosen], values).items()))}
+
+
+def made_with(step: type, values: Mapping[str, Any], where: str) -> Any:
+    """Return what its class makes of checked values; raises SettingsError, beginning with ``where``, if it refuses."""
     try:
-        kinds[chosen](**values)
+        return step(**values)
     except ValueError as error:
-        raise SettingsError(f"{chosen}: {error}") from error
-    defaults = {parameter.name: parameter.default for parameter in parameters_of(kinds[chosen])}
-    return {"name": chosen, **{key: plain(one) for key, one in sorted(values.items()) if one != defaults[key]}}
+        raise SettingsError(f"{where}: {error}") from error
+
+
+def without_defaults(step: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not their parameter's default, as JSON types."""
+    defaults = {parameter.name: parameter.default for parameter in parameters_of(step)}
+    return {name: plain(value) for name, value in values.items() if value != defaults[name]}
+
+
+def require_within(name: str, value: int, least: int, below: int) -> None:
+    """Raise ValueError where a whole number is out of its bounds."""
+    if not least <= value < below:
+        raise ValueError(f"{name} = {value}: set it to {least} or more, below {below:,}")
 
 
 def kind_in_words(kind: Any) -> str:

@@ -97,10 +97,10 @@ def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
         raise ValueError("it is cut off")
 
 
-def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+def open_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file without blocking, return its descriptor; raises DamagedError where it is none, or OSError."""
     try:
-        descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o644)  # O_NONBLOCK changes nothing for a regular file
     except FileNotFoundError:
         found = (fetch(Path(path)) for fetch in FETCHERS if flags == os.O_RDONLY)
         if (fetched := next((one for one in found if one is not None), None)) is None:

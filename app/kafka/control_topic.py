@@ -238,20 +238,17 @@ async def read_eras(
     """
     given = follower.state
     for attempt in range(ATTEMPTS):
-        fetches = _read_eras(client, topic, follower, end)
-        while True:
-            try:
-                found = await anext(fetches, None)
-            except BaseException as error:
-                follower.rewind(given)
-                if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
-                    raise
-                break
-            if found is None:
-                return
-            if found:
-                given = follower.state
-                yield found
+        try:
+            async for found in _read_eras(client, topic, follower, end):
+                if found:
+                    given = follower.state
+                    yield found
+        except BaseException as error:
+            follower.rewind(given)
+            if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 async def _read_eras(

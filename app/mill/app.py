@@ -28,7 +28,7 @@ from .era_closing import EraKeeper
 from .inquiry import DomainLogs, VerdictFeed
 from .raw_partition import RawPartition
 from .recipes import MillContext, RawTopicPlan, plan_topic
-from .topic_changes import PartitionGrowth, SkipList, watch_compaction, watch_retention
+from .topic_changes import RETENTION_LOOK_SECONDS, PartitionGrowth, SkipList, endangered_below, watch_compaction
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class Mill(StreamWorker[RawPartition]):
             related[one.raw_topic] += [one.tokens_topic, one.control_topic]
         self._keep(watch_compaction(self._settings, related, self._heed_compaction), "compaction")
         if any(stream.genesis.recipe.packing == "fit" for stream in every):
-            self._keep(watch_retention(self._settings, self._owned, self._heed_retention), "raw retention")
+            self._keep(self._watch_retention(), "raw retention")
 
     def _context(self, plan: RawTopicPlan, streams: Sequence[Settled], topics: Mapping[str, Existing]) -> MillContext:
         tokens = [settled.stream.tokens_topic for settled in streams]
@@ -140,12 +140,15 @@ class Mill(StreamWorker[RawPartition]):
         if passed := before.keys() - refused.keys():
             end_process(f"{', '.join(sorted(passed))} can be milled again, which begins with the next start")
 
-    def _owned(self) -> list[TopicPartition]:
-        return [TopicPartition(tp.topic, tp.partition) for tp in self.partitions.owned]
+    async def _watch_retention(self) -> None:
+        async def ask(client: AIOKafkaConsumer) -> None:
+            owned = {TopicPartition(*tp): partition for tp, partition in self.partitions.owned.items()}
+            if owned:
+                for tp, below in (await endangered_below(self._settings, client, [*owned])).items():
+                    owned[tp].heed_retention(below)
 
-    def _heed_retention(self, below: Mapping[TopicPartition, int]) -> None:
-        for tp, partition in self.partitions.owned.items():
-            partition.heed_retention(below.get(TopicPartition(tp.topic, tp.partition), 0))
+        outage = "the retention of raw topics cannot be looked at now"
+        await ask_repeatedly(self._settings, ask, RETENTION_LOOK_SECONDS, outage)
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is, and of which streams no more eras are closed."""

@@ -26,7 +26,7 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError, TopicError
 from tokenmill.wire.chain import Cursor
 
-from ..kafka.clients import admin, ask_repeatedly, offsets
+from ..kafka.clients import admin, offsets
 from ..kafka.control_log import skip_record
 from ..kafka.control_topic import Settled, read_on, write_control
 from ..kafka.topics import UNLIMITED, describe_topics, ensure_topics, is_compacted, partition_count
@@ -45,15 +45,13 @@ log = structlog.get_logger(__name__)
 
 
 async def watch_compaction(
-    settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
+    settings: Settings, topics: Mapping[str, Sequence[str]], heed: Callable[[Mapping[str, str]], None]
 ) -> None:
     """Look until cancelled for raw topics that must not be milled on, because they or their streams' are compacted.
 
-    ``topics`` are, for each raw topic, itself and those of its streams. ``changed`` is called with what is compacted
-    and what to do, by raw topic, whenever that changes. A look that the brokers do not answer, or do not allow, changes
-    nothing.
+    ``topics`` are, for each raw topic, itself and those of its streams. ``heed`` is called after each look with what is
+    compacted and what to do, by raw topic; not after one that the brokers do not answer, or do not allow.
     """
-    known: Mapping[str, str] = {}
     said = ""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
@@ -67,9 +65,7 @@ async def watch_compaction(
                 log.warning("topics cannot be looked at", error=str(error))
             said = str(error)
         else:
-            if refused != known:
-                known = refused
-                changed(refused)
+            heed(refused)
 
 
 async def _compacted(settings: Settings, topics: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
@@ -113,20 +109,6 @@ class PartitionGrowth:
 
     async def _look(self) -> None:
         self._count = min([await partition_count(self.settings, topic) for topic in self.topics])
-
-
-async def watch_retention(
-    settings: Settings,
-    owned: Callable[[], Sequence[TopicPartition]],
-    tell: Callable[[Mapping[TopicPartition, int]], None],
-) -> None:
-    """Call ``tell`` again and again with the offset of each ``owned`` partition below which records are in danger."""
-
-    async def ask(client: AIOKafkaConsumer) -> None:
-        if partitions := owned():
-            tell(await endangered_below(settings, client, partitions))
-
-    await ask_repeatedly(settings, ask, RETENTION_LOOK_SECONDS, "the retention of raw topics cannot be looked at now")
 
 
 async def endangered_below(

@@ -250,7 +250,9 @@ class CopyMeasure:
         heads = {tp.partition: head for flow in flows for tp, head in flow.heads.items()}
         blocks = sum(max(0, head - self._blocks.get(number, 0)) for number, head in heads.items())
         self._eras.refresh()
-        trainable = bisect_left(range(self._eras.eras), x=True, key=self._lacks)
+        trainable = bisect_left(
+            range(self._eras.eras), x=True, key=lambda number: self._eras.era(number).lacks(self._blocks)
+        )
         stopped_by = (partition.halted or partition.waiting for partition in partitions.values())
         return MirroredStream(
             stream=self._stream,
@@ -261,10 +263,6 @@ class CopyMeasure:
             trainable=trainable,
             stopped_by=tuple(str(why) for why in stopped_by if why),
         )
-
-    def _lacks(self, era: int) -> bool:
-        """Whether blocks of an era are missing; then they are of all later ones."""
-        return any(self._blocks.get(number, 0) < part.stop for number, part in enumerate(self._eras.era(era).ranges))
 
 
 KEEP_LOOK_SECONDS: Final = 10.0

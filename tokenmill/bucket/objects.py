@@ -314,11 +314,6 @@ class HeadLog:
         self.before = self.before or sha256(self.info.encode()).hexdigest()
         self._log = EraLog(self.info.fingerprint)
 
-    def covers(self, era: Era, stops: dict[int, int] | None = None) -> bool:
-        """Return whether all blocks of an era are there, with the partitions reaching ``stops``, or as they do now."""
-        reached = self.stops if stops is None else stops
-        return all(part.stop <= reached.get(number, 0) for number, part in enumerate(era.ranges))
-
     def add(self, data: bytes) -> Head:
         """Take the next head; raises ValueError, and takes nothing, where it does not continue the ones before."""
         head = Head.decode(data)
@@ -333,7 +328,7 @@ class HeadLog:
             stops[partition] = stop
         log = EraLog(self._log.fingerprint, self._log.last)
         eras = [log.add(line.encode()) for line in head.eras]
-        if not all(era is not None and self.covers(era, stops) for era in eras):
+        if any(era is None or era.lacks(stops) for era in eras):
             raise ValueError("it names an era that does not follow, or whose blocks are not there")
         self.next_number, self.before, self._log = head.number + 1, sha256(data).hexdigest(), log
         self.stops, self.begins = stops, begins

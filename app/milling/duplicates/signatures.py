@@ -17,7 +17,7 @@ import xxhash
 
 from tokenmill.documents import SourceRecord, index_at
 from tokenmill.errors import SettingsError
-from tokenmill.parameters import canonical_choice, checked_values
+from tokenmill.parameters import canonical_choice, checked_values, require_within
 
 from ..steps.protocol import Rejected
 
@@ -49,7 +49,7 @@ class Exact:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _require("window", self.window, SLICES, _MOST_WINDOW)
+        require_within("window", self.window, SLICES, _MOST_WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Near:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        _require("window", self.window, SLICES, _MOST_WINDOW // 64)
-        _require("shingle", self.shingle, 1, 101)
-        _require("bands", self.bands, 1, 65)
-        _require("rows", self.rows, 2, 32)
+        require_within("window", self.window, SLICES, _MOST_WINDOW // 64)
+        require_within("shingle", self.shingle, 1, 101)
+        require_within("bands", self.bands, 1, 65)
+        require_within("rows", self.rows, 2, 32)
 
     @property
     def entries(self) -> int:
@@ -136,11 +136,6 @@ def deduplication_of(table: Mapping[str, Any]) -> Deduplication | None:
         raise SettingsError(f"dedup {dict(table)} is unknown here: use the version that made the stream")
     found: Deduplication = KINDS[table["name"]](**checked_values(KINDS[table["name"]], given, "dedup"))
     return found
-
-
-def _require(name: str, value: int, least: int, below: int) -> None:
-    if not least <= value < below:
-        raise ValueError(f"{name} = {value}: set it to {least} or more, below {below:,}")
 
 
 if TYPE_CHECKING:

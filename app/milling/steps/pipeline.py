@@ -14,9 +14,11 @@ from tokenmill.parameters import (
     DIGEST_PREFIX,
     ListFile,
     checked_values,
+    made_with,
     parameters_of,
     plain,
     read_list_file,
+    without_defaults,
 )
 
 from .basic import LengthStep, SampleStep
@@ -230,10 +232,8 @@ def _canonical(entry: Any, number: int) -> dict[str, Any]:
     where, step, given = _looked_up(entry, number)
     values = checked_values(step, given, where)
     if not _list_names(step, values):
-        _made(step, values, where)
-    defaults = {parameter.name: parameter.default for parameter in parameters_of(step)}
-    said = {name: plain(value) for name, value in values.items() if value != defaults[name]}
-    return {"name": entry["name"], **said}
+        made_with(step, values, where)
+    return {"name": entry["name"], **without_defaults(step, values)}
 
 
 def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> EachAlone:
@@ -244,7 +244,7 @@ def _opened(entry: Entry, number: int, lists: Mapping[str, bytes]) -> EachAlone:
         if digest not in lists:
             raise SettingsError(f"{where}: the list {name} (SHA-256 {digest[:12]}…) is not there")
         values[name] = ListFile(digest, lists[digest])
-    made: EachAlone = _made(step, checked_values(step, values, where), where)
+    made: EachAlone = made_with(step, checked_values(step, values, where), where)
     return made
 
 
@@ -255,13 +255,6 @@ def _looked_up(entry: Any, number: int) -> tuple[str, type, dict[str, Any]]:
     if name not in STEPS:
         raise SettingsError(f"step {number}: {name!r} is unknown{nearest(name, STEPS)}; there are {', '.join(STEPS)}")
     return _place(number, entry), STEPS[name], {key: value for key, value in entry.items() if key != "name"}
-
-
-def _made(step: type, values: Mapping[str, Any], where: str) -> Any:
-    try:
-        return step(**values)
-    except ValueError as error:
-        raise SettingsError(f"{where}: {error}") from error
 
 
 def _place(number: int, entry: Entry) -> str:
