@@ -195,7 +195,7 @@ def test_a_genesis_of_another_format_is_refused() -> None:
     [
         ("recipe", []), ("recipe", None), ("recipe", "x"), ("recipe", {}), ("starts", "07"), ("starts", [-1]),
         ("starts", [0.5]), ("starts", [True]), ("segment_blocks", 0), ("segment_blocks", "7"), ("stream", 7),
-        ("versions", []), ("starts", [0] * 70_000), ("recipe", {**RECIPE.to_dict(), "pipeline": ["words"]}),
+        ("versions", []), ("starts", [0] * 70_000),
     ],
 )  # fmt: skip
 def test_what_no_mill_writes_is_no_genesis(name: str, value: object) -> None:
@@ -204,6 +204,15 @@ def test_what_no_mill_writes_is_no_genesis(name: str, value: object) -> None:
     assert log.genesis is None
     assert log.add(GENESIS_KEY, FIRST.pack()) is None
     assert log.genesis == FIRST
+
+
+@pytest.mark.parametrize("name", ["steps", "pipeline"])
+def test_a_genesis_whose_steps_are_none_is_none(name: str) -> None:
+    """Also where its fingerprint is the one of its recipe: whoever writes there can compute that."""
+    forged: Any = {name: ("words",)}
+    log = ControlLog()
+    said = log.add(GENESIS_KEY, replace(FIRST, recipe=replace(RECIPE, **forged)).pack())
+    assert (said, log.genesis) == ("its recipe has steps that are no objects", None)
 
 
 OTHER_TOKENIZER: dict[str, Any] = {"tokenizer_sha256": "abab…", "vocabulary_size": 50_257}

@@ -244,6 +244,8 @@ class Genesis:
             value = getattr(self.recipe, one.name)
             if one.type in {int, str} and type(value) is not one.type:
                 raise ValueError(f"its recipe's {one.name} is {value!r}")
+        if not all(isinstance(entry, dict) for entry in (*self.recipe.steps, *self.recipe.pipeline)):
+            raise ValueError("its recipe has steps that are no objects")
         if self.recipe.block_tokens < 1 or self.recipe.dtype not in {"uint8", "uint16", "uint32"}:
             raise ValueError("its blocks have no tokens, or tokens of no type")
 
