@@ -20,7 +20,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.app.sources.files import write_csv, write_jsonl
+from tests.app.sources.files import as_lines, write_csv, write_jsonl
 from tests.app.sources.reading import content_of, found_in, reading_of, values
 from tests.app.tools.pack.packing import rows
 from tests.conftest import TopicFactory
@@ -149,7 +149,7 @@ def test_a_part_is_known_by_its_bytes_and_refuses_another_file(tmp_path: Path) -
 
 
 WAIT_SECONDS = 60.0
-FILES, EACH = 12, 1500
+EACH = 1500
 PART = 100_000
 CLUSTER = """
 import sys, time
@@ -185,16 +185,6 @@ def cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def documents(directory: Path) -> list[bytes]:
-    directory.mkdir()
-    lines = []
-    for file in range(FILES):
-        own = [json.dumps({"id": f"{file}-{n}", "text": f"text {n} of {file}"}).encode() for n in range(EACH)]
-        (directory / f"{file}.jsonl").write_bytes(b"\n".join(own) + b"\n")
-        lines += own
-    return lines
 
 
 def begin(
@@ -254,7 +244,11 @@ def test_parts_are_sent_once_though_a_worker_is_killed(settings: Settings, topic
 @pytest.mark.timeout(240)
 def test_another_cluster_sends_what_one_that_went_left(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
     raw = topic(2)
-    lines = documents(tmp_path / "files")
+    made = [rows(EACH, seed, words=4) for seed in range(12)]
+    (tmp_path / "files").mkdir()
+    for number, some in enumerate(made):
+        write_jsonl(tmp_path / "files" / f"{number}.jsonl", some)
+    lines = [line for some in made for line in as_lines(some).splitlines()]
     with cluster(tmp_path) as (process, address, _):
         run = begin(settings, raw, tmp_path / "files", address)
         assert until(lambda: sum(sent(settings, raw).values()) > 0, WAIT_SECONDS)

@@ -60,7 +60,7 @@ class Crew:
         mine = {}
         for _ in range(count):
             here, there = multiprocessing.Pipe()
-            here.send((1, False))
+            here.send(1)
             thread = threading.Thread(target=self._work, args=(there,))
             thread.start()
             self._threads.append(thread)

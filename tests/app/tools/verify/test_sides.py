@@ -1,6 +1,7 @@
 """What a verification holds against each other: the token topic, the store, and the reference's share."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -255,30 +256,6 @@ def test_a_store_that_is_right_is_equal(store: Store) -> None:
         assert (result.differences, result.store_equal, side.next_block, side.broken) == ([], BLOCKS, BLOCKS, False)
 
 
-@pytest.mark.parametrize("runs", [[WHOLE], SINGLE], ids=["at once", "one by one"])
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda paths: paths.megatron.unlink(), r"\.idx: it is missing, or not the index of its tokens"),
-        (lambda paths: flip(paths.megatron, 20), r"\.idx: it is missing, or not the index of its tokens"),
-        (lambda paths: change_manifest(paths, "bin_crc32"), r"\.json: its checksums are not those of the files"),
-        (lambda paths: change_manifest(paths, "docs_crc32"), r"\.json: its checksums are not those of the files"),
-        (lambda paths: paths.documents.write_bytes(paths.documents.read_bytes() + b"x"), "the manifest says"),
-    ],
-    ids=["index gone", "index changed", "tokens' checksum", "documents' checksum", "longer file"],
-)
-def test_what_stands_beside_equal_blocks_is_looked_at(
-    store: Store, runs: list[BlockRun], damage: Callable[[SegmentPaths], None], text: str
-) -> None:
-    """A sealed segment's Megatron index and manifest: other programs read these."""
-    damage(segment_of(store, 4))
-    result, side = compared(store, *runs)
-    found = one(result)
-    assert (found.side, found.kind, found.block) == ("store", "damaged", 7)
-    assert re.search(text, found.text)
-    assert (result.store_equal, side.broken) == (7, True)
-
-
 def test_a_segment_is_checked_whole_where_a_verification_begins_inside_it(store: Store) -> None:
     """What was verified before belongs to the checksums of its files: right, it fits; changed since, it does not."""
     result, _ = compared(store, part(6, BLOCKS), since=6)
@@ -296,22 +273,37 @@ def flip_tokens(store: Store, *segments: int) -> None:
         flip(segment_of(store, first).tokens)
 
 
+NO_INDEX, NO_CHECKSUM = (
+    r"\.idx: it is missing, or not the index of its tokens",
+    r"\.json: its checksums are not those of",
+)
+
+
 @pytest.mark.parametrize("runs", [[WHOLE], SINGLE], ids=["at once", "one by one"])
 @pytest.mark.parametrize(
-    ("damage", "block"),
+    ("damage", "block", "text"),
     [
-        (lambda store: flip(segment_of(store, 4).tokens, INFO.block_bytes * 2), 6),
-        (lambda store: flip(segment_of(store, 0).index, 3), 0),  # of an open segment it stands in the commit log
-        (lambda store: flip_tokens(store, 0, 4), 0),
+        (lambda store: flip(segment_of(store, 4).tokens, INFO.block_bytes * 2), 6, ""),
+        (lambda store: flip(segment_of(store, 0).index, 3), 0, ""),  # of an open segment it stands in the commit log
+        (lambda store: flip_tokens(store, 0, 4), 0, ""),
+        (lambda store: segment_of(store, 4).megatron.unlink(), 7, NO_INDEX),
+        (lambda store: flip(segment_of(store, 4).megatron, 20), 7, NO_INDEX),
+        (lambda store: change_manifest(segment_of(store, 4), "bin_crc32"), 7, NO_CHECKSUM),
+        (lambda store: change_manifest(segment_of(store, 4), "docs_crc32"), 7, NO_CHECKSUM),
+        (lambda store: os.truncate(segment_of(store, 4).documents, 1 << 12), 7, "the manifest says"),
     ],
-    ids=["tokens", "row", "two segments"],
+    ids=["tokens", "row", "two", "no index", "index", "tokens' checksum", "documents' checksum", "longer file"],
 )
-def test_the_first_damaged_block_is_named_and_nothing_compared_behind_it(
-    store: Store, runs: list[BlockRun], damage: Callable[[Store], object], block: int
+def test_the_first_damage_is_named_and_nothing_compared_behind_it(
+    store: Store, runs: list[BlockRun], damage: Callable[[Store], object], block: int, text: str
 ) -> None:
+    """Of a block, or beside equal blocks: other programs read a sealed segment's Megatron index and manifest."""
     damage(store)
     result, side = compared(store, *runs, finish=BLOCKS - 1)
-    assert (one(result).kind, one(result).block, result.store_equal, side.broken) == ("damaged", block, block, True)
+    found = one(result)
+    assert (found.side, found.kind, found.block) == ("store", "damaged", block)
+    assert re.search(text, found.text)
+    assert (result.store_equal, side.broken) == (block, True)
 
 
 def test_only_blocks_of_the_mark_are_asked_for_and_must_still_be_there(store: Store) -> None:
