@@ -9,18 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.app.buckets.scene import (
-    INFO,
-    SEGMENT_BLOCKS,
-    copied,
-    counted_reads,
-    grow,
-    other_history,
-    small_segments,
-    uploaded,
-    uploaded_to,
-    whole_store,
-)
+from tests.app.buckets import scene
 from tests.app.commands import Told, invoke
 from tests.milled import Milled
 from tests.store.chains import STREAM, make_store
@@ -51,13 +40,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    small_segments(monkeypatch)
-    return whole_store(tmp_path / "store")
+    scene.small_segments(monkeypatch)
+    return scene.whole_store(tmp_path / "store")
 
 
 @pytest.fixture
 def address(store: Path, tmp_path: Path) -> str:
-    return uploaded_to(store, tmp_path / "share").as_uri()
+    return scene.uploaded_to(store, tmp_path / "share").as_uri()
 
 
 def test_what_needs_no_broker(store: Path, address: str, tmp_path: Path, run: Run) -> None:
@@ -96,16 +85,16 @@ def test_a_bucket_repairs_a_store(store: Path, address: str, run: Run) -> None:
 
 
 def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
-    store = make_store(tmp_path / "store", INFO)
-    grow(store, 4)
-    address = uploaded_to(store.path, tmp_path / "share").as_uri()
-    grow(store, 6)
+    scene.small_segments(monkeypatch)
+    store = make_store(tmp_path / "store", scene.INFO)
+    scene.grow(store, 4)
+    address = scene.uploaded_to(store.path, tmp_path / "share").as_uri()
+    scene.grow(store, 6)
     retire = ("retire", STREAM, "--json", "--store", store.path, "--uploaded-to")
     firsts = [{"first": 8, "segments": 1}, {"first": 8, "segments": 1}]  # of 15 and 9 blocks in the bucket
     assert freed(run(*retire, address, "--dry-run")) == firsts
     assert freed(run(*retire, address, "--keep", 22)) == [{"first": 0, "segments": 0}] * 2
-    other = uploaded_to(other_history(tmp_path / "other", 25, end=True), tmp_path / "elsewhere").as_uri()
+    other = scene.uploaded_to(scene.other_history(tmp_path / "other", 25, end=True), tmp_path / "elsewhere").as_uri()
     assert run(*retire, other).code == DifferenceError.exit_code
     (tmp_path / "empty").mkdir()
     told = run(*retire, (tmp_path / "empty").as_uri())
@@ -117,9 +106,9 @@ def test_what_the_bucket_has_is_freed(tmp_path: Path, run: Run, monkeypatch: pyt
     assert open_partition(store.path, STREAM, 0).first_block == 0
     (heads / "00000000").write_bytes(before)
     assert freed(run(*retire, address)) == firsts
-    uploaded_to(store.path, tmp_path / "share")  # goes on, and then more may go
+    scene.uploaded_to(store.path, tmp_path / "share")  # goes on, and then more may go
     assert freed(run(*retire, address)) == [{"first": 16, "segments": 1}] * 2
-    late = uploaded_to(store.path, tmp_path / "late").as_uri()  # has not what was retired, and all that is left
+    late = scene.uploaded_to(store.path, tmp_path / "late").as_uri()  # has not what was retired, and all that is left
     assert freed(run(*retire, late)) == [{"first": 16, "segments": 0}] * 2
 
 
@@ -130,17 +119,22 @@ def freed(told: Told) -> list[dict[str, int]]:
 
 def test_what_a_run_will_need(address: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the heads alone: what a mirror then asks for, what a pass then keeps, and the bandwidth by hand."""
-    asked = counted_reads(monkeypatch)
+    asked = scene.counted_reads(monkeypatch)
     words = ("mirror", "--store", tmp_path / "copy", "--from", address)
     told = run(*words, "--dry-run", "--tokens-per-second", 10)
     assert {path.rpartition("/")[0] for path in asked} == {STREAM, f"{STREAM}/heads"}
     assert not (tmp_path / "copy").exists()
     needs = needs_of(Bucket.open(address), STREAM, 10)
     assert needs[:2] == (7, 18)
-    assert (needs.bytes, needs.cache) == (50 * INFO.block_bytes, 10 * SEGMENT_BLOCKS * INFO.block_bytes)
+    assert (needs.bytes, needs.cache) == (
+        50 * scene.INFO.block_bytes,
+        10 * scene.SEGMENT_BLOCKS * scene.INFO.block_bytes,
+    )
     # new segments of an era, and the blocks of the era before, of which two are read in a second
     new = [(3, 2), (2, 6), (5, 8), (3, 10), (5, 12)]
-    assert needs.rate == max(segments * SEGMENT_BLOCKS * INFO.block_bytes * 2 / blocks for segments, blocks in new)
+    assert needs.rate == max(
+        segments * scene.SEGMENT_BLOCKS * scene.INFO.block_bytes * 2 / blocks for segments, blocks in new
+    )
     assert f"7 eras in 18 segments: 500 B of tokens in {needs.requests} requests" in told.out
     asked.clear()
     assert run(*words, "--once").code == 0
@@ -180,7 +174,7 @@ def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path:
 
 def test_what_came_from_a_bucket_may_be_in_no_topic(store: Path, address: str, tmp_path: Path, run: Run) -> None:
     """Nothing in a copy says whether files or a topic were packed."""
-    copied(tmp_path / "copy", Bucket.open(address))
+    scene.copied(tmp_path / "copy", Bucket.open(address))
     for at, is_copy in ((tmp_path / "copy", True), (address, True), (store, False)):
         told = run("inspect", "stream", STREAM, "--store", at, "--bootstrap-servers", "127.0.0.1:1", code=3).err
         assert (f"{STREAM} in {at} came from a bucket: if it was packed from files, it is in no" in told) == is_copy
@@ -190,7 +184,7 @@ def test_what_came_from_a_bucket_may_be_in_no_topic(store: Path, address: str, t
 def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     share = tmp_path / "share"
     share.mkdir()
-    uploaded(milled.settings.store, Bucket.open(share.as_uri()), milled.train)
+    scene.uploaded(milled.settings.store, Bucket.open(share.as_uri()), milled.train)
     path = open_folder(share.as_uri(), tmp_path / "folder", 1)
     result = verify(milled.settings, [milled.train], store=path, processes=2)
     assert result.differences == []
@@ -203,7 +197,7 @@ def test_verify_and_inspect(milled: Milled, tmp_path: Path, run: Run) -> None:
     (report,) = json.loads(run("inspect", "segment", f"{place}/000000000000.bin", "--json").out)
     assert report == reports[0]
     assert report["path"] == f"{place}/000000000000.bin"  # not of the folder that stands for it
-    copied(tmp_path / "copy", Bucket.open(share.as_uri()), milled.train)
+    scene.copied(tmp_path / "copy", Bucket.open(share.as_uri()), milled.train)
     result = verify(milled.settings, [milled.train], store=tmp_path / "copy", processes=1)
     assert result.differences == []
     assert [chain.store_equal for chain in result.chains] == blocks
