@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, tokens_of, write_eras
-from tokenmill.consumers import Batch, Batches, StepDataset
+from tokenmill.consumers import Batch, Batches, Mixture, StepDataset
 from tokenmill.eras import Era, Permutation
 from tokenmill.reading import Blocks
 from tokenmill.store import Store, StreamInfo
@@ -100,6 +100,10 @@ def halves(store: Store | Path) -> dict[str, Any]:
     streams = {"early": {"eras": range(3)}, "late": {"eras": range(3, 5)}}
     path = store if isinstance(store, Path) else store.path
     return {"streams": streams, "weights": {"early": 2, "late": 3}, "store": path, "stream": STREAM, **STEPS}
+
+
+def open_halves(store: Store | Path, **options: Any) -> Mixture:
+    return Mixture.open(**halves(store) | options)
 
 
 def open_ranks(store: Store, world_size: int, **options: Any) -> list[Batches]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from tests.consumers.mixtures import open_mixture, open_streams, stores_of
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import CHAINS, INFO, STEPS, era_store, halves, open_batches, open_steps
+from tests.consumers.scenes import CHAINS, INFO, STEPS, era_store, halves, open_batches, open_halves, open_steps
 from tests.store.chains import STREAM, filled_store, make_chain, make_eras, make_info, tokens_of, write_eras
 from tokenmill.app.segments.retiring import retire
 from tokenmill.consumers import Batch, BatchDocuments, Documents, EraDataset, Mixture, MixtureDataset, PaddedBatches
@@ -66,10 +66,8 @@ def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size
         assert documents.max_seqlen == max(b - a for a, b in zip(begins, [*begins[1:], len(flat)], strict=True))
         may = documents.attention_mask()
         assert may.shape == (batch_size, 1, length, length)
-        for index, row in enumerate(numbers):
-            assert may[index, 0].tolist() == [
-                [k <= q and row[k] == row[q] for k in range(length)] for q in range(length)
-            ]
+        for at, row in enumerate(numbers):
+            assert may[at, 0].tolist() == [[k <= q and row[k] == row[q] for k in range(length)] for q in range(length)]
 
 
 @pytest.mark.slow
@@ -100,10 +98,14 @@ def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: in
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_documents_come_through_workers(store: Store) -> None:
-    steps = open_steps(store, batch_size=3, sequence_length=2, documents=True)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_documents_come_through_workers(store: Store, *, mixed: bool) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "sequence_length": 2}
+    loop = open_halves(store, **options) if mixed else open_batches(store, **options)
+    options |= {"documents": True}
+    steps = MixtureDataset(**halves(store) | options) if mixed else open_steps(store, **options)
     loader: Any = DataLoader(steps, batch_size=None, num_workers=1, multiprocessing_context="fork")
-    for here, there in zip(open_batches(store, batch_size=3, sequence_length=2), loader, strict=True):
+    for here, there in zip(loop, loader, strict=True):
         assert_same(here.documents(), there.documents())
         assert_same(here.documents(), pickle.loads(pickle.dumps(there)).documents())  # noqa: S301 - our own
 
@@ -213,9 +215,7 @@ def test_sources_name_the_records_of_every_token(store: Store, length: int) -> N
         assert len(sources) == len(rows)
         for index, (row, found) in enumerate(zip(rows, sources, strict=True)):
             partition, block, view = (int(column[index]) for column in batch.samples)
-            assert all(
-                (source.topic, source.partition, source.block) == ("raw-text", partition, block) for source in found
-            )
+            assert all((one.topic, one.partition, one.block) == ("raw-text", partition, block) for one in found)
             covered = {at: source for source in found for at in range(source.start, source.stop)}
             assert sorted(covered) == [at for at, (_, piece) in enumerate(row) if piece.position != PADDING]
             for at, source in covered.items():
@@ -413,15 +413,6 @@ def test_rows_of_a_mixture_know_what_their_loss_counts(tmp_path: Path) -> None:
     assert batch.loss_weights[batch.streams.index("code")] == 3
     alone = next(iter(open_batches(stores["web"], batch_size=3, loss_weight=2)))
     assert alone.loss_weights.tolist() == [2.0] * 3
-
-
-@pytest.mark.slow
-def test_documents_of_a_mixture_come_through_workers(tmp_path: Path) -> None:
-    streams = {name: {"store": str(path)} for name, path in stores_of(tmp_path, {"books": 3, "web": 4}).items()}
-    mixed: Any = {"streams": streams, "weights": {"books": 1, "web": 2}, "stream": STREAM, "documents": True, **OPTIONS}
-    here = [batch.documents().document_ids.tolist() for batch in Mixture.open(**mixed)]
-    loader = DataLoader(MixtureDataset(**mixed), batch_size=None, num_workers=1)
-    assert [batch.documents().document_ids.tolist() for batch in loader] == here
 
 
 def test_documents_know_the_fields_of_their_records(labelled: Path) -> None:

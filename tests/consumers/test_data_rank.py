@@ -12,17 +12,9 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from tests.consumers.packed import text_store
-from tests.consumers.scenes import era_store, halves, open_batches, open_steps, rows_of, together
+from tests.consumers.scenes import era_store, halves, open_batches, open_halves, open_steps, rows_of, together
 from tests.store.chains import STREAM
-from tokenmill.consumers import (
-    BucketSampler,
-    Documents,
-    EraSampler,
-    Mixture,
-    MixtureDataset,
-    PaddedBatches,
-    StratifiedSampler,
-)
+from tokenmill.consumers import BucketSampler, Documents, EraSampler, MixtureDataset, PaddedBatches, StratifiedSampler
 from tokenmill.consumers.arguments import _LAUNCHERS
 from tokenmill.errors import InputError
 
@@ -61,7 +53,7 @@ def by_steps(there: Path, **options: Any) -> Any:
 
 
 def by_mixture(there: Path, **options: Any) -> Any:
-    found = rows_of(Mixture.open(**halves(there / "blocks"), **options))
+    found = rows_of(open_halves(there / "blocks", **options))
     assert found == rows_of(MixtureDataset(**halves(there / "blocks"), **options))
     return found
 

@@ -179,9 +179,7 @@ MIXED: Final[Mapping[str, Values]] = {
     "weights": WEIGHTS,
     "linear": FLAG,
     "unit": Values((None, "sample", "step"), ("steps", "", 1, True, ["step"])),
-    "at_end": Values(
-        ("wait", "leave", {"a": "leave"}), (None, "", "repeat", {"c": "wait"}, {"a": "stop"}, 1, ["wait"])
-    ),
+    "at_end": Values(("wait", "leave", {"a": "leave"}), (None, "", "repeat", {"c": "wait"}, {"a": "go"}, 1, ["wait"])),
     "interleave": Values(("sample", "batch"), (None, "batches", 1, True)),
     "by": Values(("samples", "tokens"), (None, "sample", 1, True)),
 }
@@ -347,9 +345,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
 
 
 def methods(scene: Scene) -> dict[str, tuple[Callable[[Any], object], Values]]:
-    batches, steps, samples, windows = (
-        partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
-    )
+    batches, steps, samples, windows = (partial(scene.open, one) for one in (Batches, StepDataset, EraDataset, Windows))
     late, mix, mixed = partial(batches, eras=range(4, 5)), scene.mix, partial(scene.mix_opened, MixtureDataset)
     found, serve = scene.documents, prometheus.serve_metrics
     streams_given = (*NO_STREAMS, {"a": 1, "b": 2}, {"": batches()}, {"a": batches().skip(1)})

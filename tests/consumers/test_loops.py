@@ -19,9 +19,18 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording, rows_in, train_step
-from tests.consumers.scenes import OPEN_ERAS, STEPS, era_store, expected, halves, rows_of
+from tests.consumers.scenes import (
+    OPEN_ERAS,
+    era_store,
+    expected,
+    halves,
+    open_batches,
+    open_halves,
+    open_steps,
+    rows_of,
+)
 from tests.store.chains import STREAM
-from tokenmill.consumers import Batch, Batches, Mixture, MixtureDataset, StepDataset
+from tokenmill.consumers import Batch, MixtureDataset, StepDataset
 from tokenmill.store import Store
 
 pytestmark = [
@@ -34,7 +43,6 @@ SAVED, KILLED = 7, 9
 """The step after which a checkpoint is written, and the one in which the process is killed."""
 ROWS = expected()[:39]
 """13 steps of three."""
-OPTIONS: dict[str, Any] = STEPS | {"batch_size": 3}
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +72,12 @@ class Loop:
         self.data: Any = self.open(store)
 
     def open(self, store: Path) -> Any:
-        return Mixture.open(**mixture_of(store)) if self.mixed else Batches(store, STREAM, **OPTIONS)
+        return open_halves(store, batch_size=3) if self.mixed else open_batches(store, batch_size=3)
 
     def data_set(self, store: Path) -> StepDataset | MixtureDataset:
-        return MixtureDataset(**mixture_of(store)) if self.mixed else StepDataset(store, STREAM, **OPTIONS)
+        if self.mixed:
+            return MixtureDataset(**halves(store) | {"batch_size": 3})
+        return open_steps(store, batch_size=3)
 
     def batches(self) -> Iterable[Batch]:
         return read_ahead(self.data) if self.reads_ahead else iter(self.data)
@@ -120,7 +130,7 @@ class StatefulLoader(Loop):
         torch.save({"model": self.model.state_dict(), "data": self.data.state_dict()}, self.checkpoint)
 
 
-class StatefulLoaderReadAhead(StatefulLoader):
+class StatefulReadAhead(StatefulLoader):
     """The same in a loop that reads ahead, which saves the state of the batch instead."""
 
     reads_ahead = True
@@ -156,19 +166,13 @@ class DistributedLoader(Distributed):
         return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
 
 
-def mixture_of(store: Path) -> dict[str, Any]:
-    return halves(store) | OPTIONS
-
-
 @pytest.mark.parametrize("mixed", [False, True], ids=["a stream", "a mixture"])
-@pytest.mark.parametrize(
-    "kind", [Loop, Loader, StatefulLoader, StatefulLoaderReadAhead, Distributed, DistributedLoader]
-)
+@pytest.mark.parametrize("kind", [Loop, Loader, StatefulLoader, StatefulReadAhead, Distributed, DistributedLoader])
 @pytest.mark.slow
 @pytest.mark.cases(1)
 def test_killed_loops_train_on_each_sample_once(store: Store, tmp_path: Path, kind: type[Loop], *, mixed: bool) -> None:
     """From the checkpoint on: what was trained on after it is forgotten with the model, and read again."""
-    whole = rows_of(Mixture.open(**mixture_of(store.path))) if mixed else ROWS
+    whole = rows_of(open_halves(store, batch_size=3)) if mixed else ROWS
     assert len(whole) >= 3 * (KILLED + 2)
     ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved", mixed=mixed).run()) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]
@@ -181,7 +185,7 @@ def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def loop() -> None:
-        steps = iter(DataLoader(StepDataset(store.path, STREAM, **OPTIONS), batch_size=None, num_workers=1))
+        steps = iter(DataLoader(open_steps(store, batch_size=3), batch_size=None, num_workers=1))
         for _ in range(13):
             train_step(Recording(), next(steps))
         theirs.send([process.pid for process in multiprocessing.active_children()])

@@ -33,10 +33,8 @@ STOPS = [sum(era.blocks for era in ERAS[: number + 1]) for number in range(len(O
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
-    directory = tmp_path_factory.mktemp("elsewhere")
-    return {
-        kept: era_store(directory / str(kept), other_eras(kept), other_chains(kept)) for kept in range(len(OPEN_ERAS))
-    }
+    folder = tmp_path_factory.mktemp("elsewhere")
+    return {kept: era_store(folder / str(kept), other_eras(kept), other_chains(kept)) for kept in range(len(OPEN_ERAS))}
 
 
 @pytest.mark.parametrize("passes", [1, 2])

@@ -20,14 +20,7 @@ from hypothesis import strategies as st
 from tests.consumers.packed import given_documents, pack, packed_info, packed_store
 from tests.store.chains import STREAM
 from tokenmill.consumers import BucketSampler, Documents, EraSampler, PaddedBatch, PaddedBatches, StratifiedSampler
-from tokenmill.consumers.samplers import (
-    DocumentSampler,
-    bucket_order,
-    describe_strata,
-    era_order,
-    strata_of,
-    stratified_order,
-)
+from tokenmill.consumers.samplers import bucket_order, describe_strata, era_order, strata_of, stratified_order
 from tokenmill.errors import InputError
 
 pytestmark = [
@@ -57,7 +50,7 @@ def documents(path: Path) -> Documents:
     return Documents(path, STREAM, label_field="label", label_names=["bad", "good"])
 
 
-def samplers(documents: Documents) -> list[DocumentSampler]:
+def samplers(documents: Documents) -> list[EraSampler | BucketSampler | StratifiedSampler]:
     return [
         EraSampler(documents, seed=3, passes=3),
         EraSampler(documents, shuffle=False, passes=3),

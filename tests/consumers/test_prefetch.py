@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import CHAINS, ERAS, INFO, era_store, expected, halves, open_batches, rows_of
+from tests.consumers.scenes import CHAINS, ERAS, INFO, era_store, expected, open_batches, open_halves, rows_of
 from tests.samples.test_trainable import open_samples
 from tests.store.chains import STREAM, fill, make_chain, make_eras, make_info, make_store, tokens_of, write_eras
 from tokenmill.consumers import Batches, Mixture, prefetch, sample_lookup
@@ -190,11 +190,7 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     assert [part.stop - part.first for part in read if part.path.suffix == ".bin"] == [INFO.block_bytes] * 4
 
 
-def open_mixture(store: Store) -> Mixture:
-    return Mixture.open(**halves(store))
-
-
-@pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_mixture, 4)])
+@pytest.mark.parametrize(("open_loop", "count"), [(open_batches, 2), (open_halves, 4)])
 def test_threads_end_with_the_loop(store: Store, open_loop: Callable[[Store], Batches | Mixture], count: int) -> None:
     others = set(threading.enumerate())  # of loops that other tests have left open
 

@@ -39,9 +39,7 @@ def test_batches_grow_at_the_steps_that_were_named(store: Store, world_size: int
     assert len(ranks[0]) == len(steps) == ranks[0].step
     rows = [row for step in steps for row in rows_of(step)]
     assert rows == expected()[: len(rows)]
-    ranges = [
-        [step, sample * world_size, size * world_size] for step, sample, size in ((0, 0, 1), (3, 3, 2), (5, 7, 4))
-    ]
+    ranges = [[step, at * world_size, size * world_size] for step, at, size in ((0, 0, 1), (3, 3, 2), (5, 7, 4))]
     assert ranks[0].state_dict()["ranges"] == ranges
     assert ranks[0].metrics.samples == len(rows) // world_size
     for step in (0, 2, 3, 4, 5):

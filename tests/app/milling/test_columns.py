@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.milling.steps import user_functions
-from tests.mills import RECIPE, Source, assert_follow, make_source, mill_as_reference, named, text, write
-from tests.strategies import documents, feed_sizes, message_bytes, record_lists, sources
+from tests.mills import RECIPE, Source, make_source, named, text
+from tests.strategies import documents, record_lists, sources
 from tokenmill.app.milling import columns, document_columns
 from tokenmill.app.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns, text_sizes
 from tokenmill.app.milling.document_columns import DocumentColumns, Metas, document_metas, join_bounds
@@ -24,7 +24,7 @@ from tokenmill.app.milling.steps.pipeline import open_pipeline
 from tokenmill.app.milling.steps.protocol import Answer, each_alone
 from tokenmill.documents import Document, Limits, Record, document_meta
 from tokenmill.errors import RecordError
-from tokenmill.wire.totals import Amount, Totals
+from tokenmill.wire.totals import Amount
 
 
 @dataclass(frozen=True)
@@ -72,25 +72,6 @@ def with_steps(source: Source, steps: Sequence[Step]) -> Source:
 
 
 with_whims = st.builds(with_steps, sources, whims)
-
-
-@given(with_whims, record_lists(), feed_sizes, message_bytes, st.sampled_from([1, 3, 4096]))
-def test_mill_and_reference_count_alike(
-    source: Source, records: list[Record], sizes: list[int], size: int, part: int
-) -> None:
-    """For any steps, splits, feeds and parts of a feed, byte for byte, at every cursor."""
-    with patch.object(columns, "PART_RECORDS", part):
-        mill_as_reference(source, records, sizes, message_bytes=size)
-
-
-@given(with_whims, record_lists(), feed_sizes)
-def test_a_resumed_chain_counts_on(source: Source, records: list[Record], sizes: list[int]) -> None:
-    recipe = source.recipes[0]
-    messages = write(source, recipe, records, sizes, carries=(True, False))
-    for message in messages:
-        assert Totals.unpack(message.totals.pack()) == message.totals
-        again = write(source, recipe, records, after=message)
-        assert_follow([m for m in again if not m.is_carry], source.blocks(recipe, records), recipe, message.end)
 
 
 def test_each_step_has_what_the_one_before_passed_on() -> None:

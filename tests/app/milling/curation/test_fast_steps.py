@@ -92,9 +92,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.MOST_ENTRIES", 50)
     monkeypatch.setattr("tokenmill.app.milling.curation.chunk_lookup.TABLE_ENTRIES", 8)
     words.forget()
-    texts = [
-        " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
-    ]
+    texts = [" ".join(f"word{n}a foo:) ) {n}." for n in range(low, low + 90)) for low in range(0, 900, 60)]
     for text in texts:
         assert_alike(fast, [text])
     assert len(words.table.hashes) < 1000

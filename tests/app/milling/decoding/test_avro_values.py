@@ -201,9 +201,8 @@ print(answer(decoder, framed(b"\\x02a\\x02" * 1_000_000)))
 
 def test_endless_nesting_does_not_end_the_process() -> None:
     """Compiled code would follow it until the stack overflows."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOSTILE, json.dumps(NODE)], check=False, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", HOSTILE, json.dumps(NODE)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "too_deep"), done.stderr
 
 

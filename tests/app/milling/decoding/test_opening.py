@@ -172,9 +172,7 @@ def test_each_record_is_noted_before_the_function_sees_it(monkeypatch: pytest.Mo
     stages = make_source(replace(RECIPE, decode=f"{HERE}:spying")).stages
     records = [text(3, "a"), Record(4, 0, None, None), text(7, "b"), text(9, "c")]
 
-    columns = OutcomeColumns.sort(
-        stages, RecordColumns.of(records), {9}, lambda first, last: seen.append((first, last))
-    )
+    columns = OutcomeColumns.sort(stages, RecordColumns.of(records), {9}, lambda low, high: seen.append((low, high)))
 
     assert seen == [(3, 3), b"a", (7, 7), b"b"]
     assert columns.kept["train"].indices.tolist() == [0, 2]

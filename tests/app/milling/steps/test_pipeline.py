@@ -64,9 +64,7 @@ def test_a_step_says_what_it_is_with_every_parameter(name: str, tmp_path: Path) 
 @pytest.mark.parametrize("name", STEPS)
 def test_texts_that_make_rules_explode_have_answers(name: str, tmp_path: Path) -> None:
     step = _opened(name, tmp_path)
-    documents = [
-        Document(text, number, {"url": "http://a.b/c"}) for number, text in enumerate(odd_texts(20_000).values())
-    ]
+    documents = [Document(text, n, {"url": "http://a.b/c"}) for n, text in enumerate(odd_texts(20_000).values())]
     answers = dict(step.many(DocumentColumns.of(documents)))
     for index, document in enumerate(documents):
         answer = step(document)
@@ -102,9 +100,7 @@ def test_a_profile_is_written_as_recipes_have_it(name: str) -> None:
     assert canonical_entries(tomllib.loads(written)["steps"]) == PROFILES[name].steps
 
 
-@pytest.mark.parametrize(
-    "change", [str.upper, lambda text: text.replace("\n", "\r\n"), lambda text: text.replace("\n", "\r")]
-)
+@pytest.mark.parametrize("change", [str.upper, lambda s: s.replace("\n", "\r\n"), lambda s: s.replace("\n", "\r")])
 @pytest.mark.parametrize("good", [True, False])
 def test_a_levelled_verdict_hangs_on_what_a_text_says(change: Callable[[str], str], good: object) -> None:
     """The same for every way to write it down; the profile of datatrove's rules differs."""
