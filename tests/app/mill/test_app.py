@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pytest
 from aiokafka import TopicPartition
+from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from tests.conftest import TopicFactory
 from tests.faults.altering import configure
 from tests.mills import RECIPE
 from tests.service import Raw, Service, send, service_settings
+from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_log import ControlLog, skip_record, skip_request_record
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.local.broker import Broker
@@ -125,6 +127,39 @@ def test_a_topic_that_is_made_compacted_halts_and_the_others_go_on(
         service.tend()
         service.wait_until_complete()
     assert LOOK_SECONDS < 60
+
+
+HOUR = 3_600_000
+"""Milliseconds, as Kafka counts them."""
+
+
+@pytest.mark.parametrize(
+    ("old", "limits", "below"),
+    [
+        (3, {"retention_ms": HOUR}, 3),
+        (5, {"retention_ms": HOUR}, 5),
+        (3, {"retention_ms": -1}, 0),
+        (3, {"retention_ms": -1, "retention_bytes": 1 << 30}, 2),
+        (1, {"retention_ms": HOUR, "retention_bytes": 1 << 30}, 2),
+    ],
+)
+async def test_a_partition_hears_below_which_offset_half_of_its_retention_has_passed(
+    broker: Broker, topic: TopicFactory, old: int, limits: dict[str, int], below: int
+) -> None:
+    """Of five records, the first ones are forty minutes old."""
+    settings, raw = Settings(bootstrap_servers=broker.bootstrap_servers), topic(1, **limits)
+    now = int(time.time() * 1000)
+    async with producer(settings) as client:
+        for number in range(5):
+            age = 2 * HOUR // 3 if number < old else 0
+            await client.send_and_wait(raw, b"text", timestamp_ms=now - age)
+    app: Any = SimpleNamespace(conf=SimpleNamespace(id="group"), know=None)
+    mill, heard = Mill(settings, app), asyncio.Queue[int]()
+    mill.partitions.owned[TP(raw, 0)] = Mock(heed_retention=heard.put_nowait)
+    watching = asyncio.create_task(mill._watch_retention())
+    assert await heard.get() == below
+    watching.cancel()
+    await asyncio.wait([watching])
 
 
 async def test_who_gives_up_a_partition_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
