@@ -3,7 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -392,29 +392,24 @@ def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
     return plan, Trial(plan.stages, plan.recipes.values(), examples)
 
 
-@dataclass(slots=True)
 class TrialRun:
     """Reads sources, one after the other, and tries what they hold."""
 
-    trial: Trial
-    sources: Sequence[DocumentSource]
-    report: Callable[[TrialProgress], None]
-    limit: int | None = None
-    progress: TrialProgress = field(init=False)
-    _values: list[bytes] = field(default_factory=list)
-    _places: list[str] = field(default_factory=list)
-    _bytes: int = 0
-    _source_read: int = 0
-    _between: bool = True
-    """Whether the next chunk is the first of a source."""
-
-    def __post_init__(self) -> None:
-        self.progress = TrialProgress(limit=self.limit, bytes_total=sum(source.size for source in self.sources))
+    def __init__(
+        self, trial: Trial, sources: Sequence[DocumentSource], report: Callable[[TrialProgress], None], most: int | None
+    ) -> None:
+        """Try ``most`` documents; None: all."""
+        self.progress = TrialProgress(limit=most, bytes_total=sum(source.size for source in sources))
+        self.trial, self.report, self._sources = trial, report, sources
+        self._values: list[bytes] = []
+        self._places: list[str] = []
+        self._bytes = self._source_read = 0
+        self._between = True  # whether the next chunk is the first of a source
 
     async def run(self) -> None:
         """Try all sources, up to the limit; cancelled, it ends between two parts: `rest` then tries what was read."""
         began, fed = time.monotonic(), time.monotonic()
-        with ReadAhead(chain.from_iterable(source.chunks(Place()) for source in self.sources)) as reading:
+        with ReadAhead(chain.from_iterable(source.chunks(Place()) for source in self._sources)) as reading:
             async for found in _taken(reading):
                 if found is not None and self._take(found):
                     break
@@ -445,7 +440,7 @@ class TrialRun:
             if isinstance(item, Refused):
                 progress.refuse(item)
                 continue
-            if self.limit is not None and progress.documents + len(self._values) >= self.limit:
+            if progress.limit is not None and progress.documents + len(self._values) >= progress.limit:
                 return True
             self._values.append(item.value)
             self._places.append(where_words(where))

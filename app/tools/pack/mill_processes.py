@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -220,19 +220,15 @@ def _work(connection: Connection) -> None:
         connection.recv()  # nothing more is done; the pipe closes
 
 
-@dataclass(slots=True)
 class _Process:
-    connection: Connection
-    process: BaseProcess
-    partitions: Sequence[int]
-    scans: int = 0
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    opened: "Future[dict[int, int]]" = field(default_factory=Future)
-    asked: dict[int, "Future[Any]"] = field(default_factory=dict)
-    batches: deque[tuple["Future[Any]", int]] = field(default_factory=deque)
-    waiting_bytes: int = 0
-    error: BaseException | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, connection: Connection, process: BaseProcess, partitions: Sequence[int]) -> None:
+        self.connection, self.process, self.partitions = connection, process, partitions
+        self.opened: Future[dict[int, int]] = Future()
+        self.asked: dict[int, Future[Any]] = {}
+        self.batches: deque[tuple[Future[Any], int]] = deque()
+        self.scans = self.waiting_bytes = 0
+        self.error: BaseException | None = None
+        self.numbers, self.lock = itertools.count(), threading.Lock()
 
     def ask(self, name: str, *arguments: Any) -> "Future[Any]":
         """Have a method of `_Miller` called; return what will be its answer."""

@@ -6,7 +6,6 @@ written to a file for each partition, 32 bytes for each era that has blocks ther
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -156,21 +155,15 @@ class EraCopy:
         return VerifyDifference("store", kind, self._stream, None, f"{text}. {ERA_ADVICE}", era=era.number)
 
 
-@dataclass(slots=True)
 class EraCheck:
     """Reads the eras of one stream, once."""
 
-    settled: Settled
-    marks: EraMarks
-    store: Path | None
-    since: VerifiedEras | None
-    ends: EraEndsFiles
-    result: EraResult = field(init=False)
-
-    def __post_init__(self) -> None:
-        held = self.marks.store
-        since = self.since.era.number + 1 if self.since is not None else 0
-        self.result = EraResult(self.settled.stream.name, since=since, store_eras=held.eras if held else None)
+    def __init__(
+        self, settled: Settled, marks: EraMarks, store: Path | None, since: VerifiedEras | None, ends: EraEndsFiles
+    ) -> None:
+        self.settled, self.marks, self.store, self.since, self.ends = settled, marks, store, since, ends
+        first, held = since.era.number + 1 if since is not None else 0, marks.store
+        self.result = EraResult(settled.stream.name, since=first, store_eras=held.eras if held else None)
 
     async def run(self, settings: Settings) -> EraResult:
         """Compare topic and store up to the marks; the ends of the new eras are written to files."""
