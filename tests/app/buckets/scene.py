@@ -1,6 +1,5 @@
 """A bucket in memory, and stores of one stream."""
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests import commands, mills
+from tests import commands, marked, mills
 from tests.store.chains import STREAM, fill, make_chain, make_eras, make_store, write_eras
 from tokenmill.app.buckets import StreamCopy, Upload
 from tokenmill.bucket.objects import Bucket, Data, StoredObjects
@@ -110,11 +109,8 @@ def copied(path: Path, bucket: Memory | Bucket, stream: str = STREAM) -> Path:
 
 
 def until(true: Callable[[], bool], process: commands.Command) -> None:
-    end = time.monotonic() + SECONDS
-    while not true():
-        assert process.poll() is None, process.said
-        assert time.monotonic() < end, process.said
-        time.sleep(0.01)
+    assert marked.until(lambda: process.poll() is not None or true(), SECONDS), process.said
+    assert process.poll() is None, process.said
 
 
 def counted_reads(monkeypatch: pytest.MonkeyPatch, name_of: Callable[[str], str] = str) -> Counter[str]:

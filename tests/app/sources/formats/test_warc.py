@@ -122,18 +122,12 @@ def in_chunks(body: bytes) -> bytes:
     return b"".join(b"%x;x=y\r\n%s\r\n" % (len(part), part) for part in (body[:70], body[70:])) + b"0\r\n\r\n"
 
 
-def raw_deflate(body: bytes) -> bytes:
-    """Return what some servers send as deflate."""
-    packed = zlib.compressobj(wbits=-15)
-    return packed.compress(body) + packed.flush()
-
-
 CODED: dict[str, tuple[str, bytes]] = {
     "gzip": ("Content-Encoding: gzip", gzip.compress(BODY)),
     "capitals": ("content-encoding:GZIP", gzip.compress(BODY)),
     "two members": ("Content-Encoding: x-gzip", gzip.compress(BODY[:50]) + gzip.compress(BODY[50:])),
     "deflate": ("Content-Encoding: deflate", zlib.compress(BODY)),
-    "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
+    "raw deflate": ("Content-Encoding: deflate", zlib.compress(BODY, wbits=-15)),  # as some servers send it
     "brotli": ("Content-Encoding: br", brotli.compress(BODY)),
     "zstd": ("Content-Encoding: zstd", zstd.compress(BODY)),
     "several": ("Content-Encoding: br, gzip", gzip.compress(brotli.compress(BODY))),

@@ -13,7 +13,6 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
 from tests.app.tools.verify.conftest import OneChain, tiny_settings
-from tests.mills import RECIPE, make_source, text
 from tests.store.chains import flip, with_offsets
 from tokenmill.app.segments.retiring import retire
 from tokenmill.app.settings import dead_letter_topic
@@ -124,20 +123,13 @@ def test_what_a_store_holds_of_a_partition_is_told(stream: OneChain, tmp_path: P
     assert (damaged.first, damaged.end, bool(damaged.damage)) == (0, 0, True)
 
 
-def some(offset: int) -> VerifiedChain:
-    mill = make_source().mill()
-    mill.feed([text(n, "some text") for n in range(offset)])
-    carry = mill.chains[RECIPE.split].carry(offset)
-    assert carry is not None
-    return VerifiedChain(carry, 7)
-
-
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded(stream: OneChain, tmp_path: Path) -> None:
     """One stream is verified every day, another every week, with one file: what was not looked at keeps its place."""
-    path, store, saved = tmp_path / "verified.json", tmp_path / "store", some(5)
+    path, store = tmp_path / "verified.json", tmp_path / "store"
+    saved, later = (VerifiedChain(stream.carry_after(records), 7) for records in (5, 9))
     assert load_verified(path, None) == NOTHING
     earlier = EarlierVerification({("raw.train", 0): saved, ("raw.held", 0): saved}, {})
-    save_verified(path, tmp_path / "a" / ".." / "store", earlier, EarlierVerification({("raw.train", 0): some(9)}, {}))
+    save_verified(path, tmp_path / "a" / ".." / "store", earlier, EarlierVerification({("raw.train", 0): later}, {}))
     loaded = load_verified(path, store).chains
     offsets = {key: value.carry.cursor.next_offset for key, value in loaded.items()}
     assert offsets == {("raw.train", 0): 9, ("raw.held", 0): 5}
