@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -79,22 +79,14 @@ def test_what_is_the_same_is_no_change(folder: Folder) -> None:
     assert [one.size for one in found.present] == [4, 0]
 
 
-def test_content_is_read_only_where_size_or_time_changed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_read_only_where_size_or_time_changed(folder: Folder) -> None:
     """A folder of terabytes is looked at in no time."""
     folder.write({"a": b"1\n", "b": b"2\n"})
     known = folder.seen()
     (folder.path / "b.jsonl").write_bytes(b"2\n3\n")
-    read: list[str] = []
-    opened = Path.open
-
-    def noted(path: Path, *arguments: Any, **numbered_names: Any) -> Any:
-        read.append(path.stem)
-        return opened(path, *arguments, **numbered_names)
-
-    monkeypatch.setattr(Path, "open", noted)
-
-    assert kinds(folder.compared(known)) == [("grown", "b")]
-    assert set(read) == {"b"}
+    with mock.patch.object(Path, "open", autospec=True, side_effect=Path.open) as opened:
+        assert kinds(folder.compared(known)) == [("grown", "b")]
+    assert {call.args[0].stem for call in opened.call_args_list} == {"b"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import AsyncMock
 
 import numpy as np
 import pytest
@@ -122,13 +123,9 @@ async def test_messages_of_all_kinds_are_told(milled: Milled) -> None:
 
 async def test_a_record_is_told_where_verdicts_cannot_be_read(milled: Milled, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a domain is halted: a note says why."""
-
-    async def two_histories(_settings: Settings, _place: object) -> None:
-        raise DifferenceError(TWO_HISTORIES)
-
     whole = await inspect_message(milled.settings, milled.raw_topic, 0, 0)
     assert whole.pop("seen_before") == {}, "no stream of it leaves out duplicates"
-    monkeypatch.setattr(reports, "seen_before", two_histories)
+    monkeypatch.setattr(reports, "seen_before", AsyncMock(side_effect=DifferenceError(TWO_HISTORIES)))
     assert await inspect_message(milled.settings, milled.raw_topic, 0, 0) == {**whole, "note": TWO_HISTORIES}
 
 

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 from functools import partial
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any, get_args
+from unittest import mock
 
 import datasets
 import lance
@@ -359,19 +360,11 @@ def test_a_stream_without_a_sealed_segment_says_what_to_do(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_goes_on_after_a_full_disk(tmp_path: Path, store: MilledStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, left = os.fsync, [30]
-
-    def full(descriptor: int) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            raise OSError(28, "No space left on device")
-        sync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DiskError, match=r"No space left.*make room, and give the same command again"):
+def test_a_run_goes_on_after_a_full_disk(tmp_path: Path, store: MilledStore) -> None:
+    full = chain(repeat(None, 29), [OSError(28, "No space left on device")], repeat(None))
+    said = r"No space left.*make room, and give the same command again"
+    with mock.patch.object(os, "fsync", side_effect=full), pytest.raises(DiskError, match=said):
         export(store.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
-    monkeypatch.undo()
     assert not list((tmp_path / "out").glob(".*"))
     result = export(store.path, STREAM, tmp_path / "out", to="parquet", what="blocks")
     assert 0 < len(result.written) < len(result.files)

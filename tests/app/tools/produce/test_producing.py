@@ -13,6 +13,7 @@ import time
 from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import xxhash
@@ -432,25 +433,16 @@ async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicF
 
 async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is acknowledged by then: the run does not fail for the note of it."""
-    looks, noted = list[str](), list[RunStart]()
-
-    async def ends(_settings: Settings, topic: str, _partitions: int) -> dict[int, int]:
-        looks.append(topic)
-        if len(looks) < 3:
-            raise BrokerError("no broker answers")
-        return {0: 7}
-
-    async def settle(_client: object, _topic: str, _run: str, run_start: RunStart) -> None:
-        noted.append(run_start)
-
+    ends, note = AsyncMock(side_effect=[BrokerError("no broker answers")] * 2 + [{0: 7}]), AsyncMock()
     monkeypatch.setattr(run_notes, "partition_ends", ends)
     monkeypatch.setattr(clients, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(run_notes, "settle_note", settle)
+    monkeypatch.setattr(run_notes, "settle_note", note)
     client: Any = None
     run_start = RunStart(1, {0: 0}, ())
     await Resuming(Settings(), client, "raw", "run", []).settle(run_start, {0: 6}, NOTHING_BEFORE)
-    assert looks == ["raw"] * 3
-    assert noted == [run_start._replace(run_end=RunEnd({0: 6}, {0: 7}, NOTHING_BEFORE))]
+    assert [call.args[1] for call in ends.await_args_list] == ["raw"] * 3
+    settled = run_start._replace(run_end=RunEnd({0: 6}, {0: 7}, NOTHING_BEFORE))
+    assert [call.args[3] for call in note.await_args_list] == [settled]
 
 
 def test_a_flush_that_would_be_a_tombstone_is_refused(broker: Broker, topic: TopicFactory) -> None:

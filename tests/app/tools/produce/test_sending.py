@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from unittest.mock import AsyncMock
 
 import pytest
 from aiokafka import TopicPartition
@@ -122,13 +123,7 @@ async def test_a_batch_under_way_counts_by_its_first_document(some: Sending) -> 
 async def test_only_the_records_that_are_refused_are_left_out(refused: set[int]) -> None:
     some = Sending(size=1000)
     some.kafka.refuse_value = lambda value: MessageSizeTooLargeError() if int(value or 0) in refused else None
-    named: list[int] = []
-
-    async def refuse(record: SentDocument, error: KafkaError, _: int) -> None:
-        assert isinstance(error, MessageSizeTooLargeError)
-        named.append(record.number)
-
-    some.sender.refuse = refuse
+    some.sender.refuse = told = AsyncMock()
     some.put(0, 3, 6, 9, 12)
     await some.sender.send(0)
     some.put(15, 1)
@@ -136,7 +131,8 @@ async def test_only_the_records_that_are_refused_are_left_out(refused: set[int])
     some.put(18)
     await some.settle()
 
-    assert named == sorted(refused)
+    assert [call.args[0].number for call in told.await_args_list] == sorted(refused)
+    assert all(isinstance(call.args[1], MessageSizeTooLargeError) for call in told.await_args_list)
     wanted = [number for number in (0, 3, 6, 9, 12, 15, 18) if number not in refused]
     records = some.records(0)
     assert [int(record.value or 0) for record in records] == wanted
