@@ -18,6 +18,7 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import KafkaConnectionError
 from structlog.testing import capture_logs
 
+from tests.app.conftest import until
 from tests.brokers import OpenBroker
 from tests.commands import run
 from tests.conftest import TopicFactory
@@ -166,8 +167,7 @@ async def test_a_service_waits_for_topics_that_somebody_else_creates(settings: S
     settings = settings.model_copy(update={"raw_topics": (topic(1),), "wait_seconds": 30})
     with capture_logs() as lines:
         service = asyncio.create_task(require_topics(settings))
-        while not lines and not service.done():  # noqa: ASYNC110 - a log tells nobody; one has to look
-            await asyncio.sleep(0.02)
+        await until(lambda: lines, service)
         await ensure_topics(settings)
         assert not [problem for problem in await service if problem.severity == "error"]
     assert "is missing" in lines[0]["reason"]
@@ -205,9 +205,7 @@ async def test_nothing_is_fetched_between_two_looks(
         for number in range(1, 4):
             await looked.wait()
             looked.clear()
-            async with asyncio.timeout(30):
-                while not asker[0].paused():  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0)
+            await until(asker[0].paused)
             await client.send_and_wait(partition.topic, b"%d" % number, partition=0)
         await looked.wait()
     asking.cancel()

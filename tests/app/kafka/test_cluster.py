@@ -27,6 +27,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
+from tests.app.conftest import until
 from tests.conftest import TopicFactory
 from tests.faults.proxy import RESET
 from tests.outages import Hands
@@ -325,8 +326,7 @@ async def test_a_start_that_is_cancelled_leaves_no_connection(
 
     monkeypatch.setattr(AIOKafkaConnection, "send", keeping_silent)
     beginning = asyncio.create_task(begin())
-    while not opened:  # noqa: ASYNC110 - there is no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: opened, beginning)
     assert opened[0].connected()
     beginning.cancel()
     with pytest.raises(asyncio.CancelledError):

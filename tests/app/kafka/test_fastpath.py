@@ -31,6 +31,7 @@ from aiokafka.protocol.types import Array, Boolean, Bytes, Int8, Int16, Int32, I
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.app.conftest import rest, until
 from tests.app.kafka.conftest import REPLACED
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka import fastpath
@@ -154,11 +155,6 @@ def unread(protocol: FrameProtocol) -> int:
     return count[0]
 
 
-async def looked_around() -> None:
-    for _ in range(2):
-        await asyncio.sleep(0)
-
-
 async def received(reader: asyncio.StreamReader) -> bytes | memoryview:
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     return await reader.readexactly(size)
@@ -217,9 +213,8 @@ async def test_a_large_answer_wakes_seldom(monkeypatch: pytest.MonkeyPatch) -> N
         waiting = asyncio.create_task(received(reader))
         for at in range(0, len(large), piece):
             await asyncio.get_running_loop().sock_sendall(theirs, large[at : at + piece])
-            while sum(taken) + unread(protocol) < min(at + piece, len(large)):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0)
-            await looked_around()
+            await until(lambda: sum(taken) + unread(protocol) >= min(at + piece, len(large)))  # noqa: B023
+            await rest(2)
         assert await waiting == large[4:]
         theirs.send(small)
         assert await received(reader) == small[4:]
@@ -232,9 +227,8 @@ async def test_more_than_the_buffer_waits_until_it_is_read() -> None:
     frames = [frame(number, SMALL_BYTES // 2) for number in range(40)]
     async with connected() as (protocol, reader, theirs):
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, b"".join(frames)))
-        while protocol._high < SMALL_BYTES:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
-        await looked_around()
+        await until(lambda: protocol._high >= SMALL_BYTES)
+        await rest(2)
         assert protocol._high == SMALL_BYTES
         assert [await received(reader) for _ in frames] == [one[4:] for one in frames]
         await sending
@@ -320,11 +314,9 @@ async def test_what_came_before_the_end_is_still_read() -> None:
     async with connected() as (protocol, reader, theirs):
         theirs.send(b"".join(frames))
         theirs.close()
-        while protocol._high < sum(map(len, frames)):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0)
+        await until(lambda: protocol._high >= sum(map(len, frames)))
         protocol._frame_transport.close()  # type: ignore[union-attr]
-        while len(protocol._small):  # noqa: ASYNC110 - until it knows that the connection is lost
-            await asyncio.sleep(0)
+        await until(lambda: not len(protocol._small))  # it knows that the connection is lost
         assert [await received(reader) for _ in frames] == [one[4:] for one in frames]
         with pytest.raises(asyncio.IncompleteReadError):
             await reader.readexactly(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.app.conftest import until
 from tests.commands import run
 from tests.conftest import topics_on
 from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
@@ -130,8 +131,7 @@ async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp
     supervisor = Supervisor(settings, limits=WatchLimits(first_backoff=0.1), log_directory=tmp_path)
 
     async def take_it_away() -> None:
-        while not all(worker.partitions for worker in supervisor.status().workers):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.1)
+        await until(lambda: all(worker.partitions for worker in supervisor.status().workers))
         remove_user(secured.broker, GUEST)
         supervisor.kill("mill-1", "the test wants it")
 

@@ -13,6 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from structlog.testing import capture_logs
 
+from tests.app.conftest import until
 from tests.outages import Hands
 from tests.scraping import Key, page_of, total
 from tokenmill.app.broker_contact import OutageLog, transaction_words
@@ -312,10 +313,7 @@ async def test_everything_that_keeps_a_service_up_runs_until_it_is_cancelled(
     for name in ("_guard", "_report"):
         monkeypatch.setattr(seen.supervisor, name, work(name))
     run = asyncio.ensure_future(seen.supervisor.run())
-    async with asyncio.timeout(20):
-        while len(running) < 6:
-            assert not run.done()
-            await asyncio.sleep(0)
+    await until(lambda: len(running) == 6, run)
     assert running == {"mill-1", "mill-2", "segment", "watch", "_guard", "_report"}
     run.cancel()
     await asyncio.wait({run})

@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from tests.marked import until
+from tests.app.conftest import until
 from tests.outages import Hands
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
@@ -25,8 +25,6 @@ from tokenmill.app.worker.in_flight import RecordsInFlight
 from tokenmill.app.worker.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, FingerprintError, StoreError, TokenMillError
 
-SECONDS: Final = 60.0
-"""How long a wait may take: far longer than it should."""
 BEGINNING: Final = f"""
 import json, os, signal, sys, time
 pipe = int(os.environ["{HEARTBEAT_VARIABLE}"])
@@ -85,15 +83,13 @@ say(ready=True)
 os.kill(os.getpid(), signal.SIGSTOP)
 signal.pause()
 """)
-    await asyncio.to_thread(until, lambda: state_of(child.pid) == "T", SECONDS)
+    await until(lambda: state_of(child.pid) == "T")
     assert await child.end(grace=60.0) == 7
 
 
 async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
     child = await start("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay(ready=True)\nwhile True: signal.pause()")
-    async with asyncio.timeout(SECONDS):
-        while not child.beats:  # noqa: ASYNC110 - a beat wakes nobody but the listener
-            await asyncio.sleep(0.01)
+    await until(lambda: child.beats)
     assert await child.end(grace=0.05) == -signal.SIGKILL
 
 

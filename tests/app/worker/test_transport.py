@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Fetcher
 from faust.types import TP
 
-from tests.app.conftest import EndedError, rest
+from tests.app.conftest import EndedError, rest, until
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, records
 from tests.service import Raw, Service, send, service_settings, stored_blocks
@@ -257,9 +257,7 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_generation_bef
                     seen.setdefault(found.generations[tp], []).extend(offsets_brought)
 
         async def brought_some(generations: int) -> None:
-            while len(seen) == generations and not fetching.done():  # noqa: ASYNC110 - two coroutines that take turns
-                await asyncio.sleep(0.001)
-            assert not fetching.done(), fetching.exception()
+            await until(lambda: len(seen) > generations, fetching)
 
         await seek(0)
         fetching = asyncio.create_task(fetch())
