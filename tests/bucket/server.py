@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from contextlib import ExitStack
 from http import HTTPStatus
@@ -24,6 +23,7 @@ from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, MultipartWrite
 from multidict import CIMultiDict
 from yarl import URL
 
+from tests.marked import until
 from tests.scraping import free_port
 
 VENV: Final = Path(__file__).parents[2] / ".venv"
@@ -77,11 +77,8 @@ class Server:
         self._process.wait()
 
     def _wait(self) -> None:
-        end = time.monotonic() + SECONDS
-        while not self._listens():
-            assert time.monotonic() < end
-            assert self._process.poll() is None, f"{self.kind} does not start"
-            time.sleep(0.05)
+        assert until(lambda: self._listens() or self._process.poll() is not None, SECONDS)
+        assert self._process.poll() is None, f"{self.kind} does not start"
         if self.kind == "moto":
             httpx.put(f"{self.address}/corpus").raise_for_status()
         if self.kind == "fake-gcs-server":
