@@ -128,9 +128,7 @@ ALIKE = {"cp1252", "latin-1", "gb18030", "shift_jis"}  # the message names one o
     "encoding", [*WRITTEN, "utf-16", "utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be", "cp1252", "latin-1"]
 )
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_is_read_in_any_encoding_and_the_message_names_one(
-    name: str, encoding: str, tmp_path: Path
-) -> None:
+def test_every_format_is_read_in_any_encoding_and_a_message_names_it(name: str, encoding: str, tmp_path: Path) -> None:
     text = WRITTEN.get(encoding, "Ein grüner Text")
     write(tmp_path / name, text, encoding)
     if encoding != "utf-16":  # which has a mark, by which it is read

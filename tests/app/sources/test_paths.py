@@ -194,9 +194,7 @@ def _write(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "zip"])
 @pytest.mark.parametrize("swap", [_swap_for_fifo, _swap_for_link, _swap_folder])
-def test_what_replaces_a_found_file_is_not_read(
-    swap: Callable[[Path, Path], None], suffix: str, tmp_path: Path
-) -> None:
+def test_what_replaces_a_file_is_not_read(swap: Callable[[Path, Path], None], suffix: str, tmp_path: Path) -> None:
     """A link would send what was never meant to be sent, a pipe would hold the command up for ever.
 
     So with an archive, before its members are listed and after that.
