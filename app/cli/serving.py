@@ -126,8 +126,7 @@ def mirror(
             show(f"{name}: {_told(needs_of(bucket, name, speed))}")
         return
     store = Store.open_or_create(settings.store)
-    lock = StoreLock(store.path, exclusive=True)
-    with _MirrorProgressLine() as report:
+    with StoreLock(store.path, exclusive=True), _MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
         work: BucketMirror | Mirror
         if bucket is not None:
@@ -145,7 +144,6 @@ def mirror(
                 raise
 
         code = run_until_signalled(run(), serves=True)
-    lock.close()
     for found in work.behind:
         say(_described(found))
     for problem in work.problems[1:]:

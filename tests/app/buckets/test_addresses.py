@@ -172,6 +172,13 @@ def test_a_directory_is_a_store_or_a_bucket(store: Path, address: str, tmp_path:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_mirror_that_fails_lets_go_of_the_store(tmp_path: Path, run: Run) -> None:
+    (empty := tmp_path / "empty").mkdir()
+    for _ in range(2):
+        told = run("mirror", "--once", "--store", tmp_path / "copy", "--from", empty.as_uri())
+        assert (told.code, "holds no stream" in told.err) == (BucketError.exit_code, True), told.err
+
+
 def test_what_came_from_a_bucket_may_be_in_no_topic(store: Path, address: str, tmp_path: Path, run: Run) -> None:
     """Nothing in a copy says whether files or a topic were packed."""
     scene.copied(tmp_path / "copy", Bucket.open(address))
