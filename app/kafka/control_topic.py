@@ -243,7 +243,8 @@ async def read_eras(
                 if found:
                     given = follower.state
                     yield found
-        except BaseException as error:
+        # Not GeneratorExit: who left the loop may have read on with the same follower when this is closed.
+        except (Exception, asyncio.CancelledError) as error:
             follower.rewind(given)
             if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
                 raise

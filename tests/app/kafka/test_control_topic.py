@@ -327,6 +327,25 @@ def test_empty_offsets_alone_change_nothing(gap: int) -> None:
     assert eras_read((record(ZERO), gap), (record(LONG), gap), then=[], at=1) == [ZERO, LONG]
 
 
+def test_a_look_that_was_left_does_not_undo_the_next_one() -> None:
+    """A generator that nobody reads on is closed some time later."""
+    topics, one = Topics(1), cast("Any", SimpleNamespace(randint=lambda *_: 1))
+    for era in (ZERO, LONG, AFTER_LONG):
+        topics.control.append(record(era), 0)
+    client: Any = SimulatedConsumer(topics, one)
+    follower = EraFollower(STREAM.name, INFO.fingerprint)
+
+    async def looks() -> None:
+        left, right = (cast("Any", read_eras(client, STREAM.control_topic, follower)) for _ in range(2))
+        assert [era for era, _ in await anext(left)] == [ZERO]
+        assert [era async for eras in right for era, _ in eras] == [LONG, AFTER_LONG]
+        await left.aclose()
+        assert follower.log.last == AFTER_LONG
+
+    for _ in looks().__await__():
+        pass  # each request is answered in its turn
+
+
 ERA_LOST: Final[Any] = partial(
     eras_read, (record(ZERO), 0), (record(LONG), 0), (NOTE, 0), then=(SHORT, AFTER_LONG), at=2
 )
