@@ -162,8 +162,9 @@ class EraCheck:
         self, settled: Settled, marks: EraMarks, store: Path | None, since: VerifiedEras | None, ends: EraEndsFiles
     ) -> None:
         self.settled, self.marks, self.store, self.since, self.ends = settled, marks, store, since, ends
-        first, held = since.era.number + 1 if since is not None else 0, marks.store
-        self.result = EraResult(settled.stream.name, since=first, store_eras=held.eras if held else None)
+        first = since.era.number + 1 if since is not None else 0
+        held = marks.store.eras if marks.store is not None else None
+        self.result = EraResult(settled.stream.name, since=first, store_eras=held)
 
     async def run(self, settings: Settings) -> EraResult:
         """Compare topic and store up to the marks; the ends of the new eras are written to files."""
