@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,14 +190,21 @@ def test_a_step_changes_no_columns_that_another_step_was_given() -> None:
     assert given_columns[0].ids is not given_columns[1].ids
 
 
-def test_the_note_names_each_record_that_a_function_sees() -> None:
-    """And all records again when it has seen the last: what hangs after that is none of its doing."""
-    function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:picky")))
+@pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
+def test_the_note_names_each_record_that_a_function_sees(name: str, kind: Kind) -> None:
+    """And all records again when it has seen the last: what hangs after that is none of its doing.
+
+    A document that the function refuses leaves its neighbours alone.
+    """
+    function = CustomStep(open_user_function("function", replace(RECIPE, function=f"{user_functions.__name__}:{name}")))
     stages = replace(make_source().stages, steps=(NotEmpty(), function))
-    records = [text(4, "a"), text(5, " "), text(6, "b")]
+    records = [text(4, "a"), text(5, " "), text(6, "spam"), text(7, "b")]
     told: list[tuple[int, int]] = []
-    OutcomeColumns.sort(stages, RecordColumns.of(records), note=lambda low, high: told.append((low, high)))
-    assert told == [(4, 4), (6, 6), (4, 6)]
+    found = OutcomeColumns.sort(stages, RecordColumns.of(records), note=lambda low, high: told.append((low, high)))
+    assert told == [(4, 4), (6, 6), (7, 7), (4, 7)]
+    outcomes = {n: stages.outcome(record) for n, record in enumerate(records)}
+    assert _outcomes(found) == _outcomes(OutcomeColumns.sort(stages, RecordColumns.of(records))) == outcomes
+    assert [outcomes[n].kind for n in range(4)] == [Kind.KEPT, Kind.FILTERED, kind, Kind.KEPT]
 
 
 sizes = st.lists(st.integers(0, 9), max_size=8)

@@ -155,12 +155,13 @@ def test_any_calls_give_the_reference_blocks(
     documents: list[Document], shape: Shape, calls: list[int], at: int
 ) -> None:
     """Also where another packing goes on with the open blocks by value, after any document: a carry holds no more."""
-    before, reference, size = packing_of(shape), reference_of(shape), shape[0]
+    before, whole, reference, size = packing_of(shape), packing_of(shape), reference_of(shape), shape[0]
     left = list(run(before, documents[:at], size, calls))
     packing = packing_of(shape, before)
     assert (packing.open_block, packing.references) == (before.open_block, before.references)
     left += run(packing, documents[at:], size, calls)
-    assert left == list(expected_of(reference, documents))
+    assert left == list(run(whole, documents, size, [])) == list(expected_of(reference, documents))
+    assert packing.open_block == whole.open_block
     assert packing.references == reference.references()
     tokens, _ = packing.open_block
     assert np.frombuffer(tokens, UINT16).tolist() == [token for block in reference.blocks for token in block.tokens]

@@ -128,6 +128,7 @@ def test_every_id_is_below_the_vocabulary_size() -> None:
     engine = HuggingFace(words(added_tokens=[added_token(70_000, "<far>")], model=model))
     assert engine.vocabulary_size == 70_001
     assert engine.token_id("<far>") == 70_000
+    assert HuggingFace(words(added_tokens=[added_token(4, "b<", special=False)])).vocabulary_size == 5  # in no model
 
 
 def with_part(name: str, part: dict[str, Any]) -> bytes:
