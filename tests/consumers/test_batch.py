@@ -129,6 +129,8 @@ def test_documents_of_samples_by_index(store: Store) -> None:
     assert torch.equal(again.attention_mask(), together.attention_mask())
     x, y = EraDataset(store.path, STREAM, sequence_length=2)[33]
     assert (collated.x[2].tolist(), collated.y[2].tolist()) == (x.tolist(), y.tolist())
+    with pytest.raises(InputError, match=r"document_ids is .*: give a tensor"):
+        BatchDocuments.from_ids(torch.zeros(3))
 
 
 def test_shapes_can_be_kept(store: Store) -> None:

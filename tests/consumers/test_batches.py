@@ -43,8 +43,12 @@ def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
     batches = list(open_batches(store, widen=False))
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
     assert rows_of(batches) == [row for batch in batches for row in batch.rows.tolist()] == expected()
+    wide = next(iter(open_batches(store)))
     with pytest.raises(InputError, match="widen=False"):
-        _ = next(iter(open_batches(store))).rows
+        _ = wide.rows
+    x, y = wide
+    assert (x is wide.x, y is wide.y, x.dtype, y.dtype) == (True, True, torch.int64, torch.int64)
+    assert (x.tolist(), y.tolist()) == ([row[:-1] for row in expected()[:2]], [row[1:] for row in expected()[:2]])
 
 
 worlds = [(world, batch) for world in (1, 2, 3, 4, 8) for batch in (1, 2, 3, 5, 7) if world * batch <= 24]
@@ -130,6 +134,7 @@ def test_named_eras_are_gone_through_again_however_far_the_store_has_grown(tmp_p
     for count in range(3, len(OPEN_ERAS) + 1):
         grow(store, OPEN_ERAS[:count])
         assert rows_of(batches.rewind()) == rows_of(open_batches(store, eras=range(1, 3))) == wanted
+    assert rows_of(open_batches(store, eras=range(4, 5), passes=3)) == expected(ERAS[4:5], passes=3)
 
 
 def test_two_places_at_once_are_refused(store: Store) -> None:

@@ -162,6 +162,8 @@ def test_windows_that_are_not_there_are_refused(store: Store) -> None:
             windows.at(2, [0, wrong])
     with pytest.raises(InputError, match=r"one of \[0, 1, 2\]"):
         windows.indices(3)
+    with pytest.raises(InputError, match=r"length is 0: give a whole number of tokens, 1 or more"):
+        Windows(store.path, STREAM, 0)
 
 
 def test_windows_see_a_store_grow_and_retire(tmp_path: Path) -> None:
@@ -332,6 +334,8 @@ def test_documents_are_asked_for_as_those_of_a_list(labelled: Store) -> None:
     for wrong in (32, -33):
         with pytest.raises(IndexError, match="32 documents"):
             documents[wrong]
+    with pytest.raises(InputError, match=r"index is .*: give a slice of whole numbers, such as \[0:8\]"):
+        documents[0.5:]
 
 
 def test_documents_are_frozen_and_may_be_cut_by_eras(labelled: Store) -> None:
