@@ -5,6 +5,7 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from ..milling.steps.pipeline import NO_LISTS, Pipeline, list_digests, read_pipe
 from ..milling.tokenizers import RAW_BYTES, TokenizerFile
 from ..settings import Settings, Stream, TopicSettings
 from ..telemetry import worker_metrics as metrics
-from .clients import consumer, offsets, producer, read_batches, read_range
+from .clients import consumer, offsets, producer, read_batches, read_range, retry
 from .cluster import partitions_of
 from .control_log import LIST_PREFIX, ControlLog, file_parts
 from .security import refused_time
@@ -180,10 +181,13 @@ def other_settings(genesis: Genesis, differing: list[str], back: str = "set them
 
 
 async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
-    """Return the stream's genesis, waiting until a mill has written it, and the files that it names."""
+    """Return the stream's genesis, waiting until a mill has written it, and the files that it names.
+
+    Raises BrokerError where no broker answers for ``wait_seconds``.
+    """
     said = False
     while True:
-        control = await read_control_topic(settings, stream.control_topic)
+        control = await retry(settings, partial(read_control_topic, settings, stream.control_topic))
         genesis = control.genesis
         if genesis is not None and has_files(control, genesis):
             return Settled(stream, genesis, control)

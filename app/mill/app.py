@@ -6,6 +6,7 @@ its token partition. Add as many workers as the raw topics have partitions.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -15,7 +16,7 @@ from faust.types import TP
 
 from tokenmill.errors import BrokerError
 
-from ..kafka.clients import ask_repeatedly
+from ..kafka.clients import ask_repeatedly, retry
 from ..kafka.control_topic import Settled, settle, settled_recipe
 from ..kafka.topics import LETTERS, Existing, described, letter_bytes, needed_topics
 from ..settings import Settings, dead_letter_topic, load_settings, rejected_topic
@@ -49,10 +50,13 @@ class Mill(StreamWorker[RawPartition]):
         self._verdicts = VerdictFeed(settings)
 
     async def _prepare(self) -> None:
-        """Settle the streams in the order of their names, so that two workers meet in the same order."""
+        """Settle the streams in the order of their names, so that two workers meet in the same order.
+
+        A connection may break meanwhile, as where a login ends: each question is asked again.
+        """
         plans = []
         for raw_topic in self._settings.raw_topics:
-            recipe = await settled_recipe(self._settings, raw_topic)
+            recipe = await retry(self._settings, partial(settled_recipe, self._settings, raw_topic))
             # In a thread: a tokenizer may be fetched, or filters compiled, for minutes, and a supervisor must hear us.
             plans.append(await asyncio.to_thread(plan_topic, self._settings, raw_topic, recipe))
         for plan in plans:
@@ -66,11 +70,10 @@ class Mill(StreamWorker[RawPartition]):
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:
-            settled[plan.raw_topic].append(
-                await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content, plan.lists)
-            )
+            it = self._settings, stream, plan.recipes[stream], plan.tokenizer.content, plan.lists
+            settled[plan.raw_topic].append(await retry(self._settings, partial(settle, *it)))
         wanted = [topic.name for topic in needed_topics(self._settings) if topic.kind in {"tokens", *LETTERS}]
-        topics = await described(self._settings, wanted)
+        topics = await retry(self._settings, partial(described, self._settings, wanted))
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], topics) for plan in plans}
         every = [stream for plan in plans for stream in settled[plan.raw_topic]]
         self._keep(self._watch_skips(), "skips")

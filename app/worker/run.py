@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 import faust
@@ -14,7 +15,7 @@ from faust.types import TP
 
 from ..broker_contact import CONTACT
 from ..kafka import fastpath
-from ..kafka.clients import require_group
+from ..kafka.clients import require_group, retry
 from ..kafka.control_topic import require_ready
 from ..logs import set_up_logging
 from ..processes import allow_more_files, keep_loaded
@@ -70,7 +71,7 @@ class StreamWorker(ABC, Generic[P]):
 
     async def _become_ready(self) -> None:
         await require_ready(self._settings)
-        await require_group(self._settings, self._app.conf.id)
+        await retry(self._settings, partial(require_group, self._settings, self._app.conf.id))
         await self._prepare()
         self._watchdog.start()
         self._ready = True

@@ -397,7 +397,8 @@ def test_logins_that_end_lose_and_halt_nothing(tmp_path: Path, trial: Trial, ent
     with broker, TokenEndpoint(seconds=1.0) as endpoint:
         settings = service_settings(broker, topics_on(broker, "logins")(2), tmp_path)
         login = {"bootstrap_servers": broker.address(protocol), "security_protocol": protocol}
-        its = settings.model_copy(update=login | {"sasl_username": USER, "sasl_password": PASSWORD} | endpoint.values)
+        login |= {"sasl_username": USER, "sasl_password": PASSWORD}
+        its = settings.model_copy(update=login | endpoint.values | {"wait_seconds": 60.0})  # logins end in starts, too
         with Service(settings, tmp_path, **its.environment()) as service:
             service.entry = entry
             workers = [*service.mill(2), service.segment()]

@@ -31,7 +31,7 @@ from tokenmill.app.mill.topic_changes import LOOK_SECONDS, SkipList, has_passed
 from tokenmill.app.sequencer.domain_messages import Remembered, SignedRange
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.app.worker.ending import RESUME_CODE
-from tokenmill.errors import SettingsError
+from tokenmill.errors import BrokerError, SettingsError
 from tokenmill.recipe import Genesis
 from tokenmill.wire.chain import NO_RECORD, Cursor
 
@@ -56,6 +56,21 @@ async def test_a_mill_beats_while_filters_are_compiled_or_a_tokenizer_is_fetched
     assert turns > 5
     with pytest.raises(SettingsError, match="that is all"):
         await preparing
+
+
+async def test_a_mill_that_starts_asks_again_where_a_connection_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does where a broker ends a connection with its login: no worker has to be started anew for that."""
+    plan = Mock(recipes={Mock(): Mock()}, raw_topic="raw-text", marks="none")
+    recipe = AsyncMock(side_effect=[BrokerError("it broke"), None])
+    settle = AsyncMock(side_effect=[BrokerError("it broke"), SettingsError("that is all")])
+    monkeypatch.setattr(module, "settled_recipe", recipe)
+    monkeypatch.setattr(module, "settle", settle)
+    monkeypatch.setattr(module, "plan_topic", Mock(return_value=plan))
+    monkeypatch.setattr(module, "steps_at_zero", Mock())
+    app: Any = SimpleNamespace(conf=SimpleNamespace(id="group"), know=None)
+    with pytest.raises(SettingsError, match="that is all"):
+        await Mill(Settings(wait_seconds=60.0), app)._prepare()
+    assert (recipe.await_count, settle.await_count) == (2, 2)
 
 
 CURSORS = st.builds(
