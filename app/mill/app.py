@@ -70,8 +70,9 @@ class Mill(StreamWorker[RawPartition]):
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:
-            it = self._settings, stream, plan.recipes[stream], plan.tokenizer.content, plan.lists
-            settled[plan.raw_topic].append(await retry(self._settings, partial(settle, *it)))
+            its = plan.recipes[stream], plan.tokenizer.content, plan.lists
+            settling = partial(settle, self._settings, stream, *its)
+            settled[plan.raw_topic].append(await retry(self._settings, settling))
         wanted = [topic.name for topic in needed_topics(self._settings) if topic.kind in {"tokens", *LETTERS}]
         topics = await retry(self._settings, partial(described, self._settings, wanted))
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], topics) for plan in plans}
