@@ -20,7 +20,7 @@ from . import arguments
 from .batch import Batch, StateAfter
 from .prefetch import DEFAULT_BYTES, EraReadAhead
 from .sample_lookup import RowOptions, RowReader
-from .step_loop import Delivery, Found, Phases, Stagings, StepLoop, Walk
+from .step_loop import Delivery, Found, Phases, Stagings, StepLoop
 from .text import StoredTokenizer
 from .transfer import device_of
 from .waiting import Awaited, ReachableStream, StoreWait, awaited_era
@@ -248,7 +248,7 @@ class Batches(StepLoop):
             self._trainable.readers.clear()
 
     def _looks(self) -> Iterator[Found | None]:
-        walk, begin = Walk(self._phases, self._position, self._most_samples), self._position
+        walk, begin = self._walk(), self._position
         segments = begin.segments(self._views)
         while True:
             _, self._reader.ranks, steps = walk.ahead()

@@ -14,7 +14,7 @@ from . import arguments, mixture_state
 from .batch import Batch, StateAfter
 from .batches import Batches
 from .mixture_state import MixedReader, MixtureLeg, MixturePlace, StreamShare
-from .step_loop import Found, StepLoop, Walk
+from .step_loop import Found, StepLoop
 from .transfer import End
 from .waiting import Awaited, ReachableStream
 
@@ -342,7 +342,7 @@ class Mixture(StepLoop):
         return leg.state_after
 
     def _looks(self) -> Iterator[Found | None]:
-        walk, place, parts = Walk(self._phases, self._position, self._most_samples), self._place, self._reader.parts
+        walk, place, parts = self._walk(), self._place, self._reader.parts
         step, sample = walk.step, walk.sample
         while True:
             _, self._reader.ranks, steps = walk.ahead()

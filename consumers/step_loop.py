@@ -482,6 +482,9 @@ class StepLoop(HasTokenizer, Closing, ABC):
         """Return how many samples there are, where a last step takes what is left; None: none does, or as yet."""
         return None
 
+    def _walk(self) -> Walk:
+        return Walk(self._phases, self._position, self._most_samples)
+
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
         self._delivery.stagings.copy_thread.settle()
